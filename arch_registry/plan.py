@@ -1,0 +1,70 @@
+"""From a config and a spec to a RuntimePlan, or to all the findings that forbid one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from arch_registry.findings import Finding
+from arch_registry.parallel import Limits, ParallelShape
+from arch_registry.rope import RopeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """One weight slot of the runtime's Model, expanded over the layers.
+
+    Attributes:
+        slot: Attribute of the runtime's Model, for example ``mha_qkv``.
+        paths: Dotted parameter paths in the vLLM module, in layer order; one path for a global slot.
+        shape: Shape of each tensor on one rank.
+        per_layer: True for a list with one entry per layer, False for a single tensor.
+        linear: True for a matrix that is only ever multiplied with (a back end may hold it packed).
+    """
+
+    slot: str
+    paths: tuple[str, ...]
+    shape: tuple[int, ...]
+    per_layer: bool
+    linear: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimePlan:
+    """All that is needed to build the runtime's model, and nothing of torch.
+
+    Attributes:
+        architecture: The name in config.json's ``architectures`` that selected the spec.
+        spec: Name of the spec.
+        attention: ``mha``.
+        runtime_config: Field of ModelConfig -> value; enum members are given by their name.
+        slots: Weight slots in the order of the spec.
+        ignored: Glob patterns of parameter paths that are deliberately not mapped.
+        decoder: Dotted path of the module that coverage is checked for (parameters below it).
+        layer_names: vLLM's attention layer names in layer order: the keys of its KV caches and metadata.
+        rope_table: Dotted path of the buffer that holds the rotary table.
+        rope: How the rotary table was made.
+        parallel: Parallel sizes the plan was made for.
+        limits: Limits the plan was made for.
+    """
+
+    architecture: str
+    spec: str
+    attention: str
+    runtime_config: Mapping[str, int | float | bool | str | tuple[int, ...]]
+    slots: tuple[SlotPlan, ...]
+    ignored: tuple[str, ...]
+    decoder: str
+    layer_names: tuple[str, ...]
+    rope_table: str
+    rope: RopeSpec
+    parallel: ParallelShape
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """A plan, or the findings that forbid it. Warnings may stand beside a plan."""
+
+    plan: RuntimePlan | None
+    findings: tuple[Finding, ...]
