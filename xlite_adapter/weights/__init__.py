@@ -1,0 +1,6 @@
+"""Weights: from the plan's paths to the runtime's slots."""
+
+from xlite_adapter.weights.bind import BoundWeights, Weight, bind_weights
+from xlite_adapter.weights.packed import PackedLinear
+
+__all__ = ["BoundWeights", "PackedLinear", "Weight", "bind_weights"]

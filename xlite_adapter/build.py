@@ -1,0 +1,87 @@
+"""Composition root: from a plan and bound weights to a runtime model that can serve batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from arch_registry import RuntimePlan
+from xlite_adapter.errors import RuntimeUnavailableError
+from xlite_adapter.runtime.protocol import RuntimeApi
+from xlite_adapter.weights import BoundWeights
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltModel:
+    """A runtime model with its buffers.
+
+    Attributes:
+        api: The runtime's classes.
+        runtime: The runtime handle of this rank.
+        model: The runtime's Model, initialised.
+        rope_table: [positions, rotary dim].
+        output: Hidden states of a batch, [max_m, hidden_size]; reused by every batch.
+    """
+
+    api: RuntimeApi
+    runtime: Any
+    model: Any
+    rope_table: torch.Tensor
+    output: torch.Tensor
+
+
+def build_model(
+    api: RuntimeApi, runtime: Any, plan: RuntimePlan, weights: BoundWeights, rank: int, device: torch.device
+) -> BuiltModel:
+    """Hand the weights to the runtime and allocate the output buffer.
+
+    Args:
+        api: The runtime's classes.
+        runtime: ``api.Runtime`` of this rank.
+        plan: What the model is.
+        weights: From ``bind_weights`` with the same plan.
+        rank: Tensor-parallel rank.
+        device: Where the output buffer lives.
+
+    Raises:
+        RuntimeUnavailableError: The runtime lacks a field or slot that the plan needs.
+        ValueError: The runtime refuses the configuration or a weight.
+    """
+    model = api.Model()
+    for slot, value in weights.slots.items():
+        _assign(model, slot, value, "Model")
+    model.init(make_config(api, plan), rank)
+    hidden_size = plan.runtime_config["hidden_size"]
+    assert isinstance(hidden_size, int)
+    output = torch.empty(
+        plan.limits.token_budget, hidden_size, dtype=getattr(torch, plan.limits.dtype), device=device
+    )
+    return BuiltModel(api, runtime, model, weights.rope_table, output)
+
+
+def make_config(api: RuntimeApi, plan: RuntimePlan) -> Any:
+    """The runtime's ModelConfig with every field of the plan."""
+    config = api.ModelConfig()
+    for field, value in plan.runtime_config.items():
+        _assign(config, field, _native_value(api, field, value), "ModelConfig")
+    return config
+
+
+def _native_value(api: RuntimeApi, field: str, value: Any) -> Any:
+    """Enum members by name, tuples as the lists that the bindings take."""
+    if field == "attn_type":
+        return getattr(api.AttnType, value)
+    if field == "scoring_func":
+        return getattr(api.ScoringFuncType, value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _assign(target: Any, name: str, value: Any, kind: str) -> None:
+    # By attribute, never by version: what a runtime build has is what its classes have.
+    if not hasattr(target, name):
+        raise RuntimeUnavailableError(
+            f"the installed xlite runtime has no {kind}.{name}, which this model needs; install xlite 0.2.0rc4 or later"
+        )
+    setattr(target, name, list(value) if isinstance(value, list) else value)

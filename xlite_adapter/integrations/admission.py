@@ -1,0 +1,195 @@
+"""Whether an engine configuration can be served by xlite: findings and the plan, from a VllmConfig.
+
+Used by the plugin before the platform configures itself, and by the worker before weights load. Nothing of vLLM is
+imported here: the configuration is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from arch_registry import (
+    Finding,
+    FindingCode,
+    HfConfig,
+    Limits,
+    ParallelShape,
+    PlanResult,
+    Registry,
+    RuntimePlan,
+    Severity,
+    UnsupportedModelError,
+    plan_model,
+)
+from xlite_adapter.config import XliteGraphConfig
+from xlite_adapter.routing import token_budget
+
+_DISABLE = "disable it, or disable xlite_graph_config"
+
+
+def graph_config(vllm_config: Any) -> XliteGraphConfig:
+    """``xlite_graph_config`` of an engine configuration, checked."""
+    return XliteGraphConfig.from_additional_config(vllm_config.additional_config)
+
+
+def admit(vllm_config: Any, registry: Registry) -> PlanResult:
+    """Every reason against xlite at once, or a plan."""
+    planned = plan_engine(vllm_config, registry)
+    findings = (*engine_findings(vllm_config), *planned.findings)
+    refused = any(finding.severity is Severity.ERROR for finding in findings)
+    return PlanResult(None if refused else planned.plan, findings)
+
+
+def require_plan(vllm_config: Any, registry: Registry) -> RuntimePlan:
+    """The plan of an admitted configuration.
+
+    Raises:
+        UnsupportedModelError: With all findings.
+    """
+    result = admit(vllm_config, registry)
+    if result.plan is None:
+        raise refusal(vllm_config, result)
+    return result.plan
+
+
+def refusal(vllm_config: Any, result: PlanResult) -> UnsupportedModelError:
+    """The error for a refused configuration: errors only, warnings are logged elsewhere."""
+    errors = [finding for finding in result.findings if finding.severity is Severity.ERROR]
+    return UnsupportedModelError(str(vllm_config.model_config.model), errors)
+
+
+def plan_engine(vllm_config: Any, registry: Registry) -> PlanResult:
+    """A plan from the configuration after overrides, keyed on the architecture that vLLM resolved."""
+    model_config = vllm_config.model_config
+    config = HfConfig.from_dict(model_config.hf_text_config.to_dict())
+    architecture = model_config.architecture
+    return plan_model(config, registry, parallel_shape(vllm_config), limits(vllm_config), architecture)
+
+
+def parallel_shape(vllm_config: Any) -> ParallelShape:
+    """Sizes as the runtime sees them; the ranks of dense data parallelism are independent engines."""
+    return ParallelShape(tp=vllm_config.parallel_config.tensor_parallel_size)
+
+
+def limits(vllm_config: Any) -> Limits:
+    """What the runtime's buffers must hold."""
+    scheduler = vllm_config.scheduler_config
+    return Limits(
+        token_budget=engine_budget(vllm_config),
+        max_batch_size=scheduler.max_num_seqs,
+        max_seq_len=vllm_config.model_config.max_model_len,
+        # The platform settles the block size later; the worker plans again with the final one.
+        block_size=vllm_config.cache_config.block_size or 1,
+        dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
+    )
+
+
+def engine_budget(vllm_config: Any) -> int:
+    """Token budget of an engine configuration."""
+    speculative = vllm_config.speculative_config
+    return token_budget(
+        max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
+        max_num_batched_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
+        speculative_tokens=0 if speculative is None else speculative.num_speculative_tokens,
+        tensor_parallel=vllm_config.parallel_config.tensor_parallel_size,
+        full_mode=graph_config(vllm_config).full_mode,
+    )
+
+
+def engine_findings(vllm_config: Any) -> list[Finding]:
+    """What the engine is asked to do that xlite cannot, beyond the model itself."""
+    return [
+        *_model_findings(vllm_config),
+        *_parallel_findings(vllm_config.parallel_config),
+        *_cache_findings(vllm_config),
+        *_feature_findings(vllm_config),
+    ]
+
+
+def _model_findings(vllm_config: Any) -> Iterator[Finding]:
+    model = vllm_config.model_config
+    if model.quantization is not None:
+        yield _refuse(
+            FindingCode.QUANTIZATION, "quantization", model.quantization, "none", "serve the unquantised checkpoint"
+        )
+    if model.runner_type != "generate":
+        yield _refuse(FindingCode.POOLING, "runner", model.runner_type, "'generate'", "xlite runs causal decoders only")
+    if model.using_transformers_backend():
+        yield _refuse(
+            FindingCode.MODEL_IMPL,
+            "model_impl",
+            model.model_impl,
+            "vLLM's own model classes",
+            "set model_impl='vllm': the weight paths of a spec are those of vLLM's modules",
+        )
+
+
+def _parallel_findings(parallel: Any) -> Iterator[Finding]:
+    for code, name in (
+        (FindingCode.PIPELINE_PARALLEL, "pipeline_parallel_size"),
+        (FindingCode.CONTEXT_PARALLEL, "prefill_context_parallel_size"),
+        (FindingCode.CONTEXT_PARALLEL, "decode_context_parallel_size"),
+    ):
+        size = getattr(parallel, name)
+        if size != 1:
+            yield _refuse(code, name, size, "1", "use tensor parallelism instead")
+    if parallel.enable_eplb:
+        yield _refuse(FindingCode.EPLB, "enable_eplb", True, "False", _DISABLE)
+    if parallel.enable_dbo or parallel.use_ubatching:
+        yield _refuse(FindingCode.DUAL_BATCH_OVERLAP, "enable_dbo", True, "False", _DISABLE)
+
+
+def _cache_findings(vllm_config: Any) -> Iterator[Finding]:
+    cache = vllm_config.cache_config
+    dtype = str(vllm_config.model_config.dtype).removeprefix("torch.")
+    if cache.cache_dtype not in ("auto", dtype):
+        yield _refuse(
+            FindingCode.KV_CACHE_DTYPE, "kv_cache_dtype", cache.cache_dtype, f"'auto' or {dtype!r}", "leave it on 'auto'"
+        )
+    if cache.kv_sharing_fast_prefill:
+        yield _refuse(FindingCode.KV_SHARING, "kv_sharing_fast_prefill", True, "False", _DISABLE)
+    if vllm_config.kv_transfer_config is not None:
+        yield _refuse(
+            FindingCode.KV_CONNECTOR,
+            "kv_transfer_config",
+            vllm_config.kv_transfer_config.kv_connector,
+            "none",
+            "per-layer connectors hook into the attention layers that xlite bypasses; " + _DISABLE,
+        )
+
+
+def _feature_findings(vllm_config: Any) -> Iterator[Finding]:
+    if vllm_config.lora_config is not None:
+        yield _refuse(FindingCode.LORA, "enable_lora", True, "False", "merge the adapter into the checkpoint")
+    if vllm_config.speculative_config is not None:
+        yield _refuse(
+            FindingCode.SPECULATION,
+            "speculative_config.method",
+            vllm_config.speculative_config.method,
+            "none in this version",
+            "remove speculative_config, or disable xlite_graph_config",
+        )
+    if vllm_config.use_v2_model_runner:
+        yield _refuse(
+            FindingCode.MODEL_RUNNER,
+            "model runner",
+            "V2",
+            "V1",
+            "set VLLM_USE_V2_MODEL_RUNNER=0: the second runner has no place where a batch can be routed",
+        )
+
+
+def worker_finding(worker_cls: Any, standard: Mapping[str, str]) -> Finding:
+    """The platform chose a worker that the adapter has no counterpart of."""
+    return _refuse(
+        FindingCode.WORKER,
+        "parallel_config.worker_cls",
+        worker_cls,
+        ", ".join(sorted(standard)),
+        "leave worker_cls on 'auto' on supported hardware, or disable xlite_graph_config",
+    )
+
+
+def _refuse(code: FindingCode, path: str, got: Any, expected: str, hint: str) -> Finding:
+    return Finding(code=code, path=path, got=got, expected=expected, hint=f"{hint[0].upper()}{hint[1:]}.")

@@ -1,0 +1,180 @@
+"""The reference runtime's operators, computed by vLLM's own CPU kernels on vLLM's own KV-cache layout.
+
+Legend: T tokens, B requests, N query heads and K key-value heads of one rank, H head_dim, W width of the block table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from vllm import _custom_ops as ops
+
+from xlite_adapter.runtime.protocol import LinearWeight
+
+
+class AttentionState(NamedTuple):
+    """What all layers of one forward share."""
+
+    query_start_loc: torch.Tensor  # [B + 1] int32
+    seq_lens: torch.Tensor  # [B] int32
+    block_table: torch.Tensor  # [B, W] int32
+    slots: torch.Tensor  # [T] int64
+    scheduler_metadata: torch.Tensor
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+
+
+class VllmCpuKernels:
+    """``runtime.protocol.Kernels`` on ``torch.ops._C`` of vLLM's CPU build.
+
+    Args:
+        isa: Instruction set that vLLM chose for its attention kernels; it also decides the layout inside a KV block.
+        split_kv: Whether long sequences are split over threads.
+        all_reduce: Sum over the tensor-parallel group.
+    """
+
+    def __init__(self, isa: str, split_kv: bool, all_reduce: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._isa = isa
+        self._split_kv = split_kv
+        self.all_reduce = all_reduce
+
+    @staticmethod
+    def linear(x_TI: torch.Tensor, weight_OI: LinearWeight, bias_O: torch.Tensor | None) -> torch.Tensor:
+        if isinstance(weight_OI, torch.Tensor):
+            return torch.nn.functional.linear(x_TI, weight_OI, bias_O)
+        return weight_OI(x_TI, bias_O)
+
+    @staticmethod
+    def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        # The kernel walks rows of the last dim at one stride, so views of a wider tensor are packed first.
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        ops.rms_norm(out, x, weight, eps)
+        return out
+
+    @staticmethod
+    def add_rms_norm(
+        x_TD: torch.Tensor, residual_TD: torch.Tensor, weight_D: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        # Normalises the unrounded sum, as vLLM's native layers do.
+        ops.fused_add_rms_norm(x_TD, residual_TD, weight_D, eps)
+        return x_TD
+
+    @staticmethod
+    def silu_and_mul(gate_up_T2F: torch.Tensor) -> torch.Tensor:
+        out = gate_up_T2F.new_empty(gate_up_T2F.shape[0], gate_up_T2F.shape[1] // 2)
+        torch.ops._C.silu_and_mul(out, gate_up_T2F)
+        return out
+
+    @staticmethod
+    def rope(
+        positions_T: torch.Tensor,
+        q_TNH: torch.Tensor,
+        k_TKH: torch.Tensor,
+        table_PR: torch.Tensor,
+        head_dim: int,
+    ) -> None:
+        ops.rotary_embedding(positions_T, q_TNH, k_TKH, head_dim, table_PR, True)
+
+    @staticmethod
+    def check_kv_cache(
+        kv_layer: Sequence[torch.Tensor], block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+    ) -> None:
+        for name, cache in zip(("key", "value"), kv_layer, strict=True):
+            if tuple(cache.shape[1:]) != (kv_heads, block_size, head_dim) or cache.dtype != dtype:
+                raise RuntimeError(
+                    f"the {name} cache is {list(cache.shape)} {cache.dtype}; vLLM's CPU kernels need "
+                    f"[blocks, {kv_heads}, {block_size}, {head_dim}] {dtype}"
+                )
+
+    def begin(
+        self,
+        lens_B: torch.Tensor,
+        cached_lens_B: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        block_table_BW: torch.Tensor,
+        slots_T: torch.Tensor,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        block_size: int,
+        dtype: torch.dtype,
+    ) -> AttentionState:
+        seq_lens = lens_B + cached_lens_B
+        starts = _with_end(query_start_loc, lens_B)
+        scheduler_metadata = ops.cpu_attn_get_scheduler_metadata(
+            num_reqs=lens_B.shape[0],
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            seq_lens=seq_lens,
+            dtype=dtype,
+            query_start_loc=starts,
+            causal=True,
+            sliding_window_size=-1,
+            isa=self._isa,
+            enable_kv_split=self._split_kv,
+        )
+        slots = slots_T.to(torch.int64)
+        scale = head_dim**-0.5
+        return AttentionState(
+            starts, seq_lens, block_table_BW, slots, scheduler_metadata, heads, kv_heads, head_dim, scale
+        )
+
+    def attention(
+        self,
+        state: AttentionState,
+        q_TNH: torch.Tensor,
+        k_TKH: torch.Tensor,
+        v_TKH: torch.Tensor,
+        kv_layer: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        tokens, head_dim = q_TNH.shape[0], state.head_dim
+        key_cache, value_cache = kv_layer
+        ops.cpu_attn_reshape_and_cache(
+            k_TKH.view(tokens, state.kv_heads, head_dim),
+            v_TKH.view(tokens, state.kv_heads, head_dim),
+            key_cache,
+            value_cache,
+            state.slots,
+            self._isa,
+        )
+        out = q_TNH.new_empty(tokens, state.heads, head_dim)
+        ops.cpu_attention_with_kv_cache(
+            query=q_TNH.view(tokens, state.heads, head_dim),
+            key_cache=key_cache,
+            value_cache=value_cache,
+            output=out,
+            query_start_loc=state.query_start_loc,
+            seq_lens=state.seq_lens,
+            scale=state.scale,
+            causal=True,
+            alibi_slopes=None,
+            sliding_window=-1,
+            block_table=state.block_table,
+            softcap=0,
+            scheduler_metadata=state.scheduler_metadata,
+            s_aux=None,
+        )
+        return out.view(tokens, state.heads * head_dim)
+
+
+def split_kv_cache(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """vLLM's CPU cache [blocks, K, block_size, 2H] as key and value views [blocks, K, block_size, H].
+
+    Inside a (block, head) the first half holds all keys and the second all values: they are not interleaved.
+    """
+    blocks, kv_heads, block_size, double = cache.shape
+    keys, values = cache.view(blocks, kv_heads, 2 * block_size, double // 2).chunk(2, dim=2)
+    return keys, values
+
+
+def _with_end(query_start_loc: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
+    """xlite takes [B] or [B + 1] starts; vLLM's kernels need the end of the last request too."""
+    if query_start_loc.shape[0] > lens.shape[0]:
+        return query_start_loc
+    return torch.cat([query_start_loc, query_start_loc[-1:] + lens[-1:]])

@@ -1,0 +1,150 @@
+"""vLLM's CPU model runner with one method that chooses a path for each batch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from arch_registry import builtin_registry
+from vllm import envs
+from vllm.distributed import get_tensor_model_parallel_rank, get_tp_group
+from vllm.forward_context import get_forward_context
+from vllm.logger import init_logger
+from vllm.v1.attention.backends import cpu_attn
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+from xlite_adapter.build import build_model
+from xlite_adapter.config import Options
+from xlite_adapter.forward import BatchTensors, XliteForward
+from xlite_adapter.integrations.admission import require_plan
+from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels, split_kv_cache
+from xlite_adapter.integrations.cpu.packing import PackingRecord, record_packing
+from xlite_adapter.integrations.serving import XliteServing
+from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, Router, read_facts
+from xlite_adapter.runtime.factory import load_runtime
+from xlite_adapter.weights import bind_weights
+
+logger = init_logger("vllm.plugins.xlite_adapter")
+
+
+class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
+    """``self.model`` stays vLLM's own; xlite is a second way to compute its hidden states."""
+
+    def __init__(self, vllm_config: Any, device: torch.device) -> None:
+        super().__init__(vllm_config, device)
+        options = Options.from_env(os.environ)
+        plan = require_plan(vllm_config, builtin_registry())
+        self._xlite_api, name, version = load_runtime(options.runtime.value, "cpu")
+        parallel = vllm_config.parallel_config
+        rank = parallel.data_parallel_index * parallel.world_size + parallel.rank
+        budget = plan.limits.token_budget
+        self.xlite = XliteServing(plan, Router(budget, budget), options, rank, f"{name} {version}")
+
+    # Once per worker
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        with record_packing() as record:
+            super().load_model(*args, **kwargs)
+        self._build(record)
+
+    def reload_weights(self, *args: Any, **kwargs: Any) -> None:
+        with record_packing() as record:
+            super().reload_weights(*args, **kwargs)
+        self._build(record)
+        self._bind_kv_caches()
+
+    def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize_kv_cache(*args, **kwargs)
+        self._bind_kv_caches()
+
+    def _build(self, record: PackingRecord) -> None:
+        plan, model = self.xlite.plan, self.get_model()
+        weights = bind_weights(plan, model, record.by_path(model))
+        rank = get_tensor_model_parallel_rank()
+        kernels = VllmCpuKernels(self._attention_isa(), envs.VLLM_CPU_ATTN_SPLIT_KV, get_tp_group().all_reduce)
+        runtime = self._xlite_api.Runtime(0, rank=rank, tp_size=plan.parallel.tp, kernels=kernels)
+        self.xlite.forward = XliteForward(
+            build_model(self._xlite_api, runtime, plan, weights, rank, self.device)
+        )
+        logger.info(
+            "xlite serves %s with up to %d tokens per batch on the %s runtime; larger batches run natively.",
+            plan.architecture,
+            self.xlite.router.budget,
+            self.xlite.runtime,
+        )
+
+    def _attention_isa(self) -> str:
+        plan = self.xlite.plan
+        isa: str = cpu_attn._get_attn_isa(
+            self.dtype, plan.limits.block_size, plan.runtime_config["head_dim"], self.cache_config.cache_dtype
+        )
+        return isa
+
+    def _bind_kv_caches(self) -> None:
+        layers = self.compilation_config.static_forward_context
+        assert self.xlite.forward is not None, "vLLM loads the model before it allocates caches"
+        self.xlite.forward.bind_kv_caches([split_kv_cache(layers[name].kv_cache) for name in self.xlite.plan.layer_names])
+
+    # Per batch
+
+    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+        with self.xlite.serving():
+            return super().execute_model(*args, **kwargs)
+
+    def _model_forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        if self.xlite.eligible:
+            output = self._xlite_forward(input_ids, positions, inputs_embeds)
+            if output is not None:
+                return output
+        return super()._model_forward(input_ids, positions, intermediate_tensors, inputs_embeds, **model_kwargs)
+
+    def _xlite_forward(
+        self, input_ids: torch.Tensor | None, positions: torch.Tensor | None, inputs_embeds: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """Hidden states [tokens, hidden], or None where the batch is to run natively."""
+        xlite = self.xlite
+        metadata = self._attention_metadata()
+        if metadata is None:
+            tokens = positions.shape[-1] if positions is not None else 0
+            xlite.record(NO_METADATA, BatchFacts(tokens, (), ()))
+            return None
+        facts = read_facts(
+            metadata.query_start_loc.tolist(), metadata.seq_lens.tolist(), metadata.num_actual_tokens
+        )
+        if xlite.decide(facts).path is not Path.XLITE:
+            return None
+        assert xlite.forward is not None
+        assert positions is not None
+        return xlite.forward(_batch(metadata, facts, input_ids, positions, inputs_embeds), facts)
+
+    def _attention_metadata(self) -> Any:
+        by_layer = get_forward_context().attn_metadata
+        return by_layer.get(self.xlite.plan.layer_names[0]) if isinstance(by_layer, dict) else None
+
+
+def _batch(
+    metadata: Any,
+    facts: BatchFacts,
+    input_ids: torch.Tensor | None,
+    positions: torch.Tensor,
+    inputs_embeds: torch.Tensor | None,
+) -> BatchTensors:
+    """Live rows of the batch's tensors; vLLM's are slices of longer buffers."""
+    tokens, requests = facts.tokens, facts.requests
+    return BatchTensors(
+        input_ids=None if input_ids is None else input_ids[:tokens],
+        inputs_embeds=None if inputs_embeds is None else inputs_embeds[:tokens],
+        positions=positions[:tokens],
+        query_start_loc=metadata.query_start_loc[: requests + 1],
+        seq_lens=metadata.seq_lens[:requests],
+        slot_mapping=metadata.slot_mapping[:tokens].to(torch.int32),
+        block_table=metadata.block_table[:requests],
+    )

@@ -1,0 +1,131 @@
+"""vLLM's entry point: routes the platform's configuration step through the adapter.
+
+vLLM loads general plugins in every process, sometimes twice, before it lets the platform check a configuration. The
+platform decides more than the worker class in that step, so it runs unchanged in between: before it, the model is
+planned (and under the native policy xlite is switched off in the configuration, so that the platform configures its
+graphs as without xlite); after it, only the worker class that the platform chose is exchanged for ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from arch_registry import PlanResult, Registry, Severity, UnsupportedModelError, builtin_registry
+from xlite_adapter.config import CONFIG_KEY, OnUnsupported, Options
+from xlite_adapter.integrations.admission import admit, graph_config, refusal, worker_finding
+
+# The platform's worker -> ours. vLLM resolves both from their names, late and in the worker's process.
+WORKERS = {"vllm.v1.worker.cpu_worker.CPUWorker": "xlite_adapter.integrations.cpu.worker.XliteCPUWorker"}
+
+_WRAPPED = "__xlite_adapter__"
+
+
+def register() -> None:
+    """Wrap the current platform's ``check_and_update_config``; called by vLLM, idempotent."""
+    from vllm.platforms import current_platform
+
+    platform = type(current_platform)
+    original = platform.check_and_update_config
+    if getattr(original, _WRAPPED, False):
+        return
+
+    @functools.wraps(original)
+    def check_and_update_config(cls: Any, vllm_config: Any) -> None:
+        configure(vllm_config, original)
+
+    setattr(check_and_update_config, _WRAPPED, True)
+    platform.check_and_update_config = classmethod(check_and_update_config)
+
+
+def configure(vllm_config: Any, platform_step: Callable[[Any], None], registry: Registry | None = None) -> None:
+    """The platform's configuration step, with xlite where it is wanted and possible.
+
+    Raises:
+        UnsupportedModelError: xlite cannot serve this configuration and the policy is ``error``.
+        ConfigurationError: An option is wrong.
+    """
+    if not _concerns_us(vllm_config):
+        platform_step(vllm_config)
+        return
+    options = Options.from_env(os.environ)
+    if not _admitted(vllm_config, options, registry or builtin_registry()):
+        platform_step(vllm_config)
+        return
+    full_mode = graph_config(vllm_config).full_mode
+    if full_mode:
+        turn_graphs_off(vllm_config)
+    platform_step(vllm_config)
+    _exchange_worker(vllm_config, options)
+
+
+def _concerns_us(vllm_config: Any) -> bool:
+    """Not for configurations without a model, nor drafts, nor where our worker was chosen before.
+
+    The step runs again on copies of a configuration (for the language model inside a larger one, for example); the
+    worker class tells that the whole was admitted already. A user who names our class gets the same checks from it.
+    """
+    model = vllm_config.model_config
+    enabled = graph_config(vllm_config).enabled
+    if not enabled or model is None or model.runner_type == "draft":
+        return False
+    return vllm_config.parallel_config.worker_cls not in WORKERS.values()
+
+
+def _admitted(vllm_config: Any, options: Options, registry: Registry) -> bool:
+    result = admit(vllm_config, registry)
+    worker_cls = vllm_config.parallel_config.worker_cls
+    if worker_cls != "auto" and worker_cls not in WORKERS:
+        # Known before the platform step: the platform keeps a class that the user names.
+        result = PlanResult(None, (*result.findings, worker_finding(worker_cls, WORKERS)))
+    for finding in result.findings:
+        if finding.severity is Severity.WARNING:
+            _logger().warning("xlite: %s", finding.message)
+    if result.plan is not None:
+        return True
+    _refuse(vllm_config, refusal(vllm_config, result), options)
+    return False
+
+
+def _refuse(vllm_config: Any, error: UnsupportedModelError, options: Options) -> None:
+    if options.on_unsupported is OnUnsupported.ERROR:
+        raise error
+    _logger().warning("%s\nServing natively, since XLITE_ADAPTER_ON_UNSUPPORTED=native.", error)
+    disable(vllm_config)
+
+
+def disable(vllm_config: Any) -> None:
+    """Switch xlite off in this configuration; other keys of additional_config stay."""
+    section = {**vllm_config.additional_config[CONFIG_KEY], "enabled": False}
+    vllm_config.additional_config = {**vllm_config.additional_config, CONFIG_KEY: section}
+
+
+def turn_graphs_off(vllm_config: Any) -> None:
+    """No compilation and no graph capture, as with enforce_eager: in full mode xlite drives every served batch."""
+    from vllm.config import CompilationMode, CUDAGraphMode
+
+    vllm_config.model_config.enforce_eager = True
+    compilation = vllm_config.compilation_config
+    compilation.mode = CompilationMode.NONE
+    compilation.cudagraph_mode = CUDAGraphMode.NONE
+    # vLLM chose "none" for its compiler to fuse; an eager model runs on the custom operators, as with enforce_eager.
+    compilation.custom_ops = ["all" if op == "none" else op for op in compilation.custom_ops]
+
+
+def _exchange_worker(vllm_config: Any, options: Options) -> None:
+    parallel = vllm_config.parallel_config
+    ours = WORKERS.get(parallel.worker_cls)
+    if ours is not None:
+        parallel.worker_cls = ours
+        return
+    error = UnsupportedModelError(str(vllm_config.model_config.model), [worker_finding(parallel.worker_cls, WORKERS)])
+    _refuse(vllm_config, error, options)
+
+
+def _logger() -> Any:
+    from vllm.logger import init_logger
+
+    # Under vLLM's own logger, whose handlers and level users have set up.
+    return init_logger("vllm.plugins.xlite_adapter")
