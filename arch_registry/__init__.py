@@ -1,0 +1,41 @@
+"""Which architectures the runtime can serve, and how: from config.json to a plan. Standard library only."""
+
+from __future__ import annotations
+
+from arch_registry.errors import (
+    ArchRegistryError,
+    DuplicateArchitectureError,
+    InvalidConfigError,
+    SpecError,
+    UnsupportedModelError,
+)
+from arch_registry.findings import Finding, FindingCode, Severity
+from arch_registry.hf_config import HfConfig
+from arch_registry.parallel import Limits, ParallelShape
+from arch_registry.plan import PlanResult, RuntimePlan, SlotPlan
+from arch_registry.planner import plan_model
+from arch_registry.registry import Registry, builtin_registry
+from arch_registry.rope import RopeSpec
+from arch_registry.spec import ArchSpec
+
+__all__ = [
+    "ArchRegistryError",
+    "ArchSpec",
+    "DuplicateArchitectureError",
+    "Finding",
+    "FindingCode",
+    "HfConfig",
+    "InvalidConfigError",
+    "Limits",
+    "ParallelShape",
+    "PlanResult",
+    "Registry",
+    "RopeSpec",
+    "RuntimePlan",
+    "Severity",
+    "SlotPlan",
+    "SpecError",
+    "UnsupportedModelError",
+    "builtin_registry",
+    "plan_model",
+]

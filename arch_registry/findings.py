@@ -6,6 +6,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+_SHOWN_CHARS = 120
+
+
+def show(value: object) -> str:
+    """``repr`` for a message: never raises, never longer than a line.
+
+    Values come from files that nobody has checked: an integer of 5000 digits has no repr in Python 3.11.
+    """
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__} without a printable form>"
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
 
 class Severity(str, Enum):
     """``ERROR`` refuses the model; ``WARNING`` is reported and lets it pass."""
@@ -29,9 +43,13 @@ class FindingCode(str, Enum):
     BIAS = "bias-without-slot"
     DTYPE = "dtype"
     HEAD_DIM = "head-dim"
+    LIMITS = "limits"
+    MAX_SEQ_LEN = "max-seq-len"
+    MODEL_TYPE = "model-type"
     PARALLEL = "parallel-shape"
     QUANTIZATION = "quantization"
     ROPE = "rope"
+    SINK = "attention-sink"
     SLIDING_WINDOW = "sliding-window"
     SOFT_CAP = "soft-cap"
     # From the engine
@@ -74,4 +92,4 @@ class Finding:
     @property
     def message(self) -> str:
         """One sentence: offender, value, what is allowed, what to do."""
-        return f"{self.path} is {self.got!r}; supported: {self.expected}. {self.hint} [{self.code.value}]"
+        return f"{self.path} is {show(self.got)}; supported: {self.expected}. {self.hint} [{self.code.value}]"

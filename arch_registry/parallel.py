@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from arch_registry.findings import Finding, FindingCode
+
+DTYPES = ("bfloat16", "float16", "float32")
+
 
 @dataclass(frozen=True, slots=True)
 class ParallelShape:
@@ -37,3 +41,40 @@ class Limits:
     max_seq_len: int
     block_size: int
     dtype: str
+
+
+def is_size(value: object) -> bool:
+    """Whether a value is a positive integer; a bool is none."""
+    return type(value) is int and value > 0
+
+
+def shape_findings(parallel: ParallelShape) -> list[Finding]:
+    """All that is wrong with the sizes as such, whatever the model."""
+    names = {"tp": "tensor_parallel_size", "dp": "data_parallel_size", "ep": "expert-parallel size"}
+    return [
+        _not_a_size(FindingCode.PARALLEL, path, getattr(parallel, name))
+        for name, path in names.items()
+        if not is_size(getattr(parallel, name))
+    ]
+
+
+def limit_findings(limits: Limits) -> list[Finding]:
+    """All that is wrong with the limits as such, whatever the model."""
+    names = ("token_budget", "max_batch_size", "max_seq_len", "block_size")
+    found = [
+        _not_a_size(FindingCode.LIMITS, name, getattr(limits, name))
+        for name in names
+        if not is_size(getattr(limits, name))
+    ]
+    if not found and limits.token_budget < limits.max_batch_size:
+        expected = f"at least max_batch_size, {limits.max_batch_size}"
+        hint = "The runtime's workspace must hold one token of every request; raise max_num_batched_tokens."
+        found.append(Finding(FindingCode.LIMITS, "token_budget", limits.token_budget, expected, hint))
+    if limits.dtype not in DTYPES:
+        hint = "Choose one of them with --dtype."
+        found.append(Finding(FindingCode.DTYPE, "dtype", limits.dtype, ", ".join(DTYPES), hint))
+    return found
+
+
+def _not_a_size(code: FindingCode, path: str, got: object) -> Finding:
+    return Finding(code, path, got, "a positive integer", "Correct the engine's option that it comes from.")

@@ -1,0 +1,162 @@
+"""From a config and a registry to a RuntimePlan, or to all the findings that forbid one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from arch_registry.errors import SpecError
+from arch_registry.findings import Finding, FindingCode, Severity
+from arch_registry.hf_config import HfConfig
+from arch_registry.parallel import Limits, ParallelShape, limit_findings, shape_findings
+from arch_registry.plan import PlanResult, RuntimePlan
+from arch_registry.registry import Registry
+from arch_registry.scope import Scope
+from arch_registry.spec import ArchSpec
+
+# Beyond this many unknown keys the file is no config.json of ours, and one more warning helps nobody.
+MAX_UNKNOWN = 50
+
+
+def plan_model(
+    config: HfConfig,
+    registry: Registry,
+    parallel: ParallelShape,
+    limits: Limits,
+    architecture: str | None = None,
+) -> PlanResult:
+    """Plan a model, or say everything that stands in the way.
+
+    Args:
+        config: Its config.json; what this call reads is not recorded in it.
+        registry: Known architectures.
+        parallel: Sizes of the parallel groups.
+        limits: What the runtime is sized for.
+        architecture: The architecture if already decided; None takes the first of the config that is registered.
+
+    Returns:
+        A plan without findings of Severity.ERROR, or no plan and all findings. Warnings may stand beside either.
+
+    Raises:
+        SpecError: A rule of the spec found no value and gave no reason, for instance one that stands before the rule
+            whose name it needs.
+    """
+    view = config.fresh()
+    findings = [*shape_findings(parallel), *limit_findings(limits)]
+    name, unknown = _choose(view, registry, architecture)
+    spec = None if name is None else registry.get(name)
+    if name is None or spec is None:
+        return PlanResult(None, (*findings, *unknown))
+    scope = Scope(view, parallel, limits, findings=findings)
+    _apply(spec, scope)
+    found = tuple(scope.findings)
+    if any(finding.severity is Severity.ERROR for finding in found):
+        return PlanResult(None, found)
+    _check_complete(spec, scope)
+    return PlanResult(_build(name, spec, scope), found)
+
+
+def _choose(view: HfConfig, registry: Registry, architecture: str | None) -> tuple[str | None, list[Finding]]:
+    listed = view.get("architectures")
+    path = view.path("architectures")
+    names = [architecture] if architecture is not None else listed
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        expected = "a list of architecture names"
+        hint = f"Say which architecture the model has, one of {', '.join(registry)}."
+        return None, [Finding(FindingCode.ARCHITECTURE_MISSING, path, listed, expected, hint)]
+    for name in names:
+        if name in registry:
+            return name, []
+    return None, [_unknown_architecture(path, list(names), registry)]
+
+
+def _unknown_architecture(path: str, names: list[str], registry: Registry) -> Finding:
+    close = [match for name in names for match in get_close_matches(name[:64], registry.architectures(), 1)]
+    nearest = f"The closest is {close[0]}. " if close else ""
+    hint = (
+        f"{nearest}Serve the model natively, or add a spec for it: Registry.register(spec, owner=...), "
+        "see arch_registry/README.md."
+    )
+    got = names[0] if len(names) == 1 else names
+    return Finding(FindingCode.ARCHITECTURE_UNKNOWN, path, got, ", ".join(registry), hint)
+
+
+def _apply(spec: ArchSpec, scope: Scope) -> None:
+    _check_model_type(spec, scope)
+    for field in spec.fields:
+        field.apply(scope)
+    for dim in spec.dims:
+        dim.apply(scope)
+    for refusal in spec.refusals:
+        refusal.apply(scope)
+    _check_length(scope)
+    _warn_unknown(spec, scope)
+
+
+def _check_model_type(spec: ArchSpec, scope: Scope) -> None:
+    value = scope.config.get("model_type")
+    if value is None or value == spec.model_type:
+        return
+    hint = (
+        f"It decides which defaults transformers fills in, and this spec knows those of {spec.config_class}. Correct "
+        "the key, or add a spec."
+    )
+    scope.add(Finding(FindingCode.MODEL_TYPE, scope.config.path("model_type"), value, spec.model_type, hint))
+
+
+def _check_length(scope: Scope) -> None:
+    """The runtime indexes the rotary table by position and checks nothing."""
+    length = scope.ints("max_seq_len")
+    if scope.rope is None or length is None or length[0] <= scope.rope.table_length:
+        return
+    expected = f"at most {scope.rope.table_length}, the rows of the model's rotary table"
+    hint = "Lower --max-model-len, or raise max_position_embeddings in the model's config."
+    scope.add(Finding(FindingCode.MAX_SEQ_LEN, "max_model_len", length[0], expected, hint))
+
+
+def _warn_unknown(spec: ArchSpec, scope: Scope) -> None:
+    inert = spec.inert_keys()
+    unknown = [key for key in scope.config.unread_keys() if key not in inert]
+    known = sorted(scope.config.read_keys | inert)
+    for key in unknown[:MAX_UNKNOWN]:
+        close = get_close_matches(key[:64], known, 1)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        scope.add(
+            _unknown_key(scope.config.path(key), scope.config.peek(key), f"{hint}It is not read by this adapter.")
+        )
+    if rest := unknown[MAX_UNKNOWN:]:
+        path = scope.config.path(f"{len(rest)} more keys")
+        scope.add(_unknown_key(path, rest[:MAX_UNKNOWN], "They are not read by this adapter."))
+
+
+def _unknown_key(path: str, got: object, hint: str) -> Finding:
+    return Finding(
+        FindingCode.KEY_UNKNOWN, path, got, "keys that the architecture's spec names", hint, Severity.WARNING
+    )
+
+
+def _check_complete(spec: ArchSpec, scope: Scope) -> None:
+    missing = sorted(spec.names() - scope.values.keys())
+    if missing or scope.rope is None:
+        raise SpecError(f"spec {spec.name!r}: undetermined without a finding: {', '.join(missing) or 'rope'}")
+
+
+def _build(name: str, spec: ArchSpec, scope: Scope) -> RuntimePlan:
+    values = scope.values
+    layers = int(values[spec.layers])
+    slots = [rule.expand(values, layers) for rule in spec.weights]
+    assert scope.rope is not None  # _check_complete
+    return RuntimePlan(
+        architecture=name,
+        spec=spec.name,
+        attention=spec.attention,
+        runtime_config={rule.field: rule.value(values) for rule in spec.runtime},
+        slots=tuple(slot for slot in slots if slot is not None),
+        ignored=tuple(rule.pattern for rule in spec.ignored),
+        decoder=spec.decoder,
+        layer_names=tuple(spec.layer_name.format(i=layer) for layer in range(layers)),
+        rope_table=spec.rope_table,
+        rope=scope.rope,
+        parallel=replace(scope.parallel, dp=1, ep=1) if spec.independent_dp else scope.parallel,
+        limits=scope.limits,
+    )

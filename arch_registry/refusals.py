@@ -1,0 +1,142 @@
+"""Rules that refuse a model for what the runtime has no slot or kernel for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from arch_registry.findings import Finding, FindingCode
+from arch_registry.scope import Scope
+
+
+class Refusal(Protocol):
+    """A rule that notes a finding when config.json asks for something unsupported."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of config.json that it reads."""
+
+    def apply(self, scope: Scope) -> None:
+        """Note what is unsupported in the scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """The value must be one of ``allowed``; an absent key means ``default``."""
+
+    key: str
+    allowed: tuple[str, ...]
+    default: str
+    code: FindingCode
+    hint: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key,)
+
+    def apply(self, scope: Scope) -> None:
+        value = scope.config.get(self.key, self.default)
+        if not isinstance(value, str) or value not in self.allowed:
+            expected = ", ".join(self.allowed)
+            scope.add(Finding(self.code, scope.config.path(self.key), value, expected, self.hint))
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """Each key must be absent or switched off.
+
+    Attributes:
+        keys: The keys.
+        code: Code of the finding.
+        hint: Why, and what to do.
+        off: Values that switch it off; compared by identity, so that 0 is not false.
+    """
+
+    keys: tuple[str, ...]
+    code: FindingCode
+    hint: str
+    off: tuple[bool | None, ...] = (None, False)
+
+    def apply(self, scope: Scope) -> None:
+        names = {None: "null", False: "false", True: "true"}
+        expected = " or ".join(["absent", *(names[value] for value in self.off)])
+        for key in self.keys:
+            if key not in scope.config:
+                continue
+            value = scope.config.get(key)
+            if not any(value is off for off in self.off):
+                scope.add(Finding(self.code, scope.config.path(key), value, expected, self.hint))
+
+
+@dataclass(frozen=True, slots=True)
+class NoWindow:
+    """No sliding window: the runtime attends to the whole context.
+
+    Attributes:
+        config_class: The transformers class whose default applies to an absent key.
+        default: That default; None means no window.
+        switch: Key that must be true for the window to apply at all; None where there is no such key.
+        zero_is_off: Whether a window of 0 means none.
+    """
+
+    config_class: str
+    default: int | None = None
+    switch: str | None = None
+    zero_is_off: bool = True
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ("sliding_window",) if self.switch is None else ("sliding_window", self.switch)
+
+    def apply(self, scope: Scope) -> None:
+        config, key = scope.config, "sliding_window"
+        window = config.get(key, self.default)
+        if self.switch is not None and not self._switched_on(scope, self.switch):
+            return
+        if window is None or (self.zero_is_off and type(window) is int and window == 0):
+            return
+        expected = "null or 0 (no window)" if self.zero_is_off else "null (no window)"
+        hint = "The runtime has no windowed attention; serve the model natively."
+        if key not in config:
+            hint = (
+                f"The key is absent, so the default of transformers' {self.config_class} applies. If the model has no "
+                f'window, write "{key}": null into its config; else serve it natively.'
+            )
+        scope.add(Finding(FindingCode.SLIDING_WINDOW, config.path(key), window, expected, hint))
+
+    def _switched_on(self, scope: Scope, switch: str) -> bool:
+        reading = scope.config.boolean(switch)
+        if reading.finding is not None:
+            scope.add(reading.finding)
+        return reading.value is True
+
+
+@dataclass(frozen=True, slots=True)
+class FullAttention:
+    """``layer_types``, if given, names full attention for every layer."""
+
+    key: str = "layer_types"
+    allowed: str = "full_attention"
+    layers: str = "num_hidden_layers"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key,)
+
+    def apply(self, scope: Scope) -> None:
+        types, path = scope.config.get(self.key), scope.config.path(self.key)
+        if types is None:
+            return
+        expected = f"null or a list of {self.allowed}, one for each layer"
+        if not isinstance(types, list | tuple):
+            hint = "Correct the value in the model's config."
+            scope.add(Finding(FindingCode.KEY_TYPE, path, types, expected, hint))
+            return
+        others = [kind for kind in types if not isinstance(kind, str) or kind != self.allowed]
+        if others:
+            hint = "The runtime attends to the whole context in every layer; serve the model natively."
+            scope.add(Finding(FindingCode.ATTENTION_MASK, path, others[0], expected, hint))
+        layers = scope.ints(self.layers)
+        if layers and len(types) != layers[0]:
+            hint = f"It must have {self.layers} entries, {layers[0]}."
+            scope.add(Finding(FindingCode.KEY_VALUE, path, f"{len(types)} entries", expected, hint))

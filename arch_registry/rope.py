@@ -1,0 +1,79 @@
+"""How rotary tables are made: RopeSpec, and the rope types whose tables the runtime can use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# What the runtime's device kernels rotate.
+ROPE_DIMS = (64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """How a rotary table is made.
+
+    Attributes:
+        rope_type: ``default``, ``linear``, ``dynamic``, ``llama3`` or ``yarn``.
+        theta: Base of the frequencies.
+        rotary_dim: Dimensions of a head that are rotated, ``int(head_dim * partial_rotary_factor)``.
+        max_position_embeddings: Positions of the model before any scaling.
+        partial_rotary_factor: Share of the head that is rotated, in (0, 1].
+        factor: Scaling factor; None for ``default``.
+        original_max_position_embeddings: Positions of the pre-training; only ``llama3`` and ``yarn`` have it.
+        low_freq_factor, high_freq_factor: ``llama3`` only.
+        beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim, truncate: ``yarn`` only.
+    """
+
+    rope_type: str
+    theta: float
+    rotary_dim: int
+    max_position_embeddings: int
+    partial_rotary_factor: float = 1.0
+    factor: float | None = None
+    original_max_position_embeddings: int | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool | None = None
+
+    @property
+    def table_length(self) -> int:
+        """Rows of vLLM's table: positions at or beyond it have no row.
+
+        ``dynamic`` stays at max_position_embeddings, although vLLM offers ``factor`` times as many by default.
+        """
+        if self.rope_type == "linear" and self.factor is not None:
+            return math.ceil(self.max_position_embeddings * self.factor)
+        if self.rope_type == "yarn" and self.factor is not None and self.original_max_position_embeddings is not None:
+            return math.ceil(self.original_max_position_embeddings * self.factor)
+        return self.max_position_embeddings
+
+
+@dataclass(frozen=True, slots=True)
+class RopeType:
+    """Parameters of one rope type; numbers unless named in ``switches``."""
+
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    original: bool = False
+
+
+ROPE_TYPES: Mapping[str, RopeType] = {
+    "default": RopeType(),
+    "linear": RopeType(("factor",)),
+    "dynamic": RopeType(("factor",)),
+    "llama3": RopeType(("factor", "low_freq_factor", "high_freq_factor"), original=True),
+    "yarn": RopeType(
+        ("factor",),
+        ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"),
+        ("truncate",),
+        original=True,
+    ),
+}

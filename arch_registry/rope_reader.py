@@ -1,0 +1,209 @@
+"""Every spelling of rotary embeddings in config.json, read into one RopeSpec.
+
+The spellings are transformers' own: ``rope_theta`` and ``partial_rotary_factor`` at the top level, ``rope_scaling``
+with ``type`` or ``rope_type``, and since transformers 5 one dictionary ``rope_parameters`` with all of it. The table
+itself is always the one that vLLM computed; what is read here decides whether the runtime's kernels can use it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from arch_registry.findings import Finding, FindingCode, Severity, show
+from arch_registry.hf_config import HfConfig, Reading
+from arch_registry.rope import ROPE_DIMS, ROPE_TYPES, RopeSpec, RopeType
+
+MAX_POSITIONS = 2**31 - 1
+
+# Far beyond any real value, and small enough that a table length stays finite.
+MAX_NUMBER = 1e18
+
+# Parameters with which vLLM builds another kind of table, whatever the type says.
+_REFUSED = ("mrope_section", "xdrope_section", "use_fope", "alpha", "rope_dim")
+
+# vLLM reads the older names of the share too; all that are given must agree.
+_THETA_KEYS = ("rope_theta",)
+_PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
+
+_Parameter = float | bool
+
+
+class RopeReader:
+    """Reads the rope of one config; ``findings`` collects all that is wrong with it."""
+
+    def __init__(self, config: HfConfig) -> None:
+        self.config = config
+        self.findings: list[Finding] = []
+        self.section = self._one_section()
+
+    def read(self, head_dim: int | None, max_position: int | None, default_theta: float) -> RopeSpec | None:
+        """The spec, or None when something is wrong or the head dimension or positions are unknown."""
+        rope_type = self._type()
+        self._refuse_parameters()
+        theta = self._agreeing(_THETA_KEYS, default_theta, MAX_NUMBER)
+        partial = self._agreeing(_PARTIAL_KEYS, 1.0, 1.0)
+        rotary_dim = self._rotary_dim(head_dim, partial)
+        parameters: dict[str, _Parameter] = {}
+        original: int | None = None
+        if rope_type is not None:
+            parameters = self._parameters(ROPE_TYPES[rope_type])
+            original = self._original(ROPE_TYPES[rope_type], max_position)
+            self._warn_unread(rope_type)
+        if rope_type is None or theta is None or partial is None or rotary_dim is None or max_position is None:
+            return None
+        if any(finding.severity is Severity.ERROR for finding in self.findings):
+            return None
+        return RopeSpec(
+            rope_type,
+            theta,
+            rotary_dim,
+            max_position,
+            partial,
+            original_max_position_embeddings=original,
+            **parameters,  # type: ignore[arg-type]
+        )
+
+    def _note(self, path: str, got: object, expected: str, hint: str) -> None:
+        self.findings.append(Finding(FindingCode.ROPE, path, got, expected, hint))
+
+    def _one_section(self) -> HfConfig:
+        """``rope_scaling`` if it says anything, else ``rope_parameters``: transformers' order."""
+        found = []
+        for key in ("rope_scaling", "rope_parameters"):
+            reading = self.config.section(key)
+            if reading.finding is not None:
+                self.findings.append(reading.finding)
+            elif reading.value is not None and len(reading.value):
+                found.append(reading.value)
+        if len(found) > 1 and _canonical(found[0]) != _canonical(found[1]):
+            got = {key: self.config.get(key) for key in ("rope_scaling", "rope_parameters")}
+            self._note(
+                self.config.path("rope_scaling"),
+                got,
+                "rope_scaling and rope_parameters that say the same, or one of them",
+                "transformers uses rope_scaling and drops rope_parameters; keep the one that is meant.",
+            )
+        return found[0] if found else HfConfig({}, self.config.source, "rope_parameters.")
+
+    def _type(self) -> str | None:
+        spelled = {key: self.section.get(key) for key in ("rope_type", "type") if key in self.section}
+        values = list(spelled.values()) or ["default"]
+        path = self.section.path(next(iter(spelled), "rope_type"))
+        if any(value != values[0] for value in values):
+            self._note(path, spelled, "rope_type and type that agree", "Keep only rope_type.")
+            return None
+        name = values[0]
+        if not isinstance(name, str) or name not in ROPE_TYPES:
+            hint = "No other rotary table fits the runtime's kernels; serve this model natively."
+            self._note(path, name, ", ".join(ROPE_TYPES), hint)
+            return None
+        if not spelled and self.section.is_set("factor"):
+            hint = "Name the scaling; without rope_type transformers ignores the factor."
+            self._note(path, None, f"one of {', '.join(ROPE_TYPES)} beside a factor", hint)
+            return None
+        return name
+
+    def _refuse_parameters(self) -> None:
+        for key in _REFUSED:
+            if self.section.is_set(key) and self.section.get(key) is not False:
+                hint = f"With {key} vLLM builds a table of another layout; serve this model natively."
+                self._note(self.section.path(key), self.section.get(key), "a rope without it", hint)
+        for key in self.section:
+            if isinstance(self.section.peek(key), Mapping):
+                hint = "A rope per layer type has no counterpart in the runtime; serve this model natively."
+                self._note(self.section.path(key), self.section.get(key), "one rope for all layers", hint)
+
+    def _agreeing(self, keys: tuple[str, ...], default: float, most: float) -> float | None:
+        """One number from all the places it may stand in: the section first, then the top level."""
+        found: dict[str, float] = {}
+        places = [(self.section, keys[0]), *((self.config, key) for key in keys)]
+        for config, key in places:
+            if key not in config or (config.get(key) is None and key in _PARTIAL_KEYS):
+                continue
+            reading = config.number(key, most=most)
+            if reading.value is None:
+                self._note_number(config, key, reading, most)
+                return None
+            found[config.path(key)] = reading.value
+        if len(set(found.values())) > 1:
+            path = next(iter(found))
+            self._note(path, found, "spellings that agree", "Keep one of them: vLLM would use only the first.")
+            return None
+        return next(iter(found.values()), default)
+
+    def _note_number(self, config: HfConfig, key: str, reading: Reading[float], most: float) -> None:
+        finding = reading.finding
+        expected = finding.expected if finding is not None else "a finite number"
+        self._note(config.path(key), config.get(key), expected, "Correct the value in the model's config.")
+
+    def _rotary_dim(self, head_dim: int | None, partial: float | None) -> int | None:
+        if head_dim is None or partial is None:
+            return None
+        rotary_dim = int(head_dim * partial)
+        if rotary_dim in ROPE_DIMS:
+            return rotary_dim
+        path = next((self.config.path(key) for key in _PARTIAL_KEYS if key in self.config), None)
+        path = path or self.section.path(_PARTIAL_KEYS[0])
+        hint = f"The rotary dimension is int(head_dim {head_dim} * partial_rotary_factor); no kernel rotates this one."
+        allowed = f"a rotary dimension of {' or '.join(map(str, ROPE_DIMS))}"
+        self._note(path, f"{partial:g}, a rotary dimension of {rotary_dim}", allowed, hint)
+        return None
+
+    def _parameters(self, kind: RopeType) -> dict[str, _Parameter]:
+        values: dict[str, _Parameter] = {}
+        for key in (*kind.required, *kind.optional):
+            above = -math.inf if key.startswith("mscale") else 0.0
+            self._keep(values, key, self.section.number(key, above=above, most=MAX_NUMBER))
+        for key in kind.switches:
+            self._keep(values, key, self.section.boolean(key))
+        for key in kind.required:
+            if not self.section.is_set(key):
+                self._note(
+                    self.section.path(key), None, "a finite number above 0", "This rope type needs the parameter."
+                )
+        self._order(values, "low_freq_factor", "high_freq_factor")
+        return values
+
+    def _keep(self, values: dict[str, _Parameter], key: str, reading: Reading[float] | Reading[bool]) -> None:
+        if reading.finding is not None:
+            self._note(reading.finding.path, reading.finding.got, reading.finding.expected, reading.finding.hint)
+        elif reading.value is not None:
+            values[key] = reading.value
+
+    def _order(self, values: Mapping[str, _Parameter], low: str, high: str) -> None:
+        if low in values and high in values and not values[low] < values[high]:
+            hint = "The band between the two factors is where the frequencies are blended; swap or correct them."
+            self._note(self.section.path(high), values[high], f"a number above {low} {values[low]:g}", hint)
+
+    def _original(self, kind: RopeType, max_position: int | None) -> int | None:
+        """Pre-training positions: the top level wins in vLLM, absent means max_position_embeddings."""
+        if not kind.original:
+            return None
+        key = "original_max_position_embeddings"
+        found: dict[str, int] = {}
+        for config in (self.config, self.section):
+            reading = config.integer(key, 1, MAX_POSITIONS)
+            if reading.finding is not None:
+                self._note(reading.finding.path, reading.finding.got, reading.finding.expected, reading.finding.hint)
+            elif reading.value is not None:
+                found[config.path(key)] = reading.value
+        if len(set(found.values())) > 1:
+            self._note(next(iter(found)), found, "spellings that agree", "Keep one: vLLM would use the top-level one.")
+        return next(iter(found.values()), max_position)
+
+    def _warn_unread(self, rope_type: str) -> None:
+        for key in self.section.unread_keys():
+            value = self.section.get(key)
+            expected = f"the parameters of rope type {rope_type}"
+            hint = "It is not read, neither here nor for this type by vLLM; remove it or correct its name."
+            path = self.section.path(key)
+            self.findings.append(Finding(FindingCode.KEY_UNKNOWN, path, show(value), expected, hint, Severity.WARNING))
+
+
+def _canonical(section: HfConfig) -> dict[str, Any]:
+    """The section with ``type`` folded into ``rope_type``, for comparing two of them."""
+    values = {key: section.peek(key) for key in section if key != "type"}
+    values.setdefault("rope_type", section.peek("type", "default"))
+    return values

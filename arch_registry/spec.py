@@ -1,0 +1,119 @@
+"""ArchSpec: all that is known of one architecture family, as data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from arch_registry.dims import Dim
+from arch_registry.errors import SpecError
+from arch_registry.fields import Field
+from arch_registry.refusals import Refusal
+from arch_registry.runtime_fields import RuntimeField
+from arch_registry.scope import BUILTIN_NAMES
+from arch_registry.slots import Ignored, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Inert:
+    """Keys of config.json that change nothing here, and why."""
+
+    reason: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchSpec:
+    """How one family of models becomes a model of the runtime.
+
+    Attributes:
+        name: Name of the family.
+        architectures: Names in config.json's ``architectures`` that it serves.
+        model_type: ``model_type`` of its config.json; it decides which defaults transformers fills in.
+        config_class: The transformers class with those defaults.
+        attention: Kind of attention, ``mha``.
+        fields: Rules for config values, in the order in which they are read.
+        dims: Rules for derived sizes, in the order in which they are computed.
+        runtime: Rules for the fields of ModelConfig.
+        weights: Rules for weight slots.
+        ignored: Parameters that are deliberately not mapped.
+        inert: Keys of config.json that change nothing.
+        refusals: Rules that refuse what the runtime cannot do.
+        decoder: Dotted path of the module whose parameters must all be mapped or ignored.
+        layers: Field that counts the layers.
+        layer_name: vLLM's name of an attention layer, with ``{i}`` for the layer.
+        rope_table: Dotted path of the buffer that holds the rotary table.
+        independent_dp: True for dense models: their data-parallel ranks are independent engines, size 1 to the runtime.
+
+    Raises:
+        SpecError: Two rules claim one slot, field or name, or a rule needs a name that nothing before it provides.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    model_type: str
+    config_class: str
+    attention: str
+    fields: tuple[Field, ...]
+    dims: tuple[Dim, ...]
+    runtime: tuple[RuntimeField, ...]
+    weights: tuple[Slot, ...]
+    ignored: tuple[Ignored, ...]
+    inert: tuple[Inert, ...]
+    refusals: tuple[Refusal, ...]
+    decoder: str
+    layer_name: str
+    rope_table: str
+    layers: str = "num_hidden_layers"
+    independent_dp: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.architectures:
+            raise SpecError(f"spec {self.name!r}: it needs a name and at least one architecture")
+        self._once("architecture", self.architectures)
+        self._once("name", [*self._field_names(), *(dim.name for dim in self.dims)])
+        self._once("runtime field", [rule.field for rule in self.runtime])
+        self._once("weight slot", [rule.slot for rule in self.weights])
+        self._once("inert key", [key for inert in self.inert for key in inert.keys])
+        if both := sorted(self.read_keys() & self.inert_keys()):
+            raise SpecError(f"spec {self.name!r}: read by a rule and declared inert: {', '.join(both)}")
+        self._check_needs()
+
+    def read_keys(self) -> frozenset[str]:
+        """Every key of config.json that a rule reads."""
+        rules: list[Field | Refusal] = [*self.fields, *self.refusals]
+        return frozenset(key for rule in rules for key in rule.keys)
+
+    def inert_keys(self) -> frozenset[str]:
+        """Every key of config.json that is declared to change nothing."""
+        return frozenset(key for inert in self.inert for key in inert.keys)
+
+    def names(self) -> frozenset[str]:
+        """Every name that a plan needs a value for."""
+        return frozenset([*self._field_names(), *(dim.name for dim in self.dims)])
+
+    def _field_names(self) -> list[str]:
+        return [name for rule in self.fields for name in rule.provides]
+
+    def _once(self, what: str, names: Iterable[str]) -> None:
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        if twice:
+            raise SpecError(f"spec {self.name!r}: {what} given twice: {', '.join(twice)}")
+
+    def _check_needs(self) -> None:
+        known = {*BUILTIN_NAMES, *self._field_names()}
+        for dim in self.dims:
+            self._known(dim.name, dim.needs, known)
+            known.add(dim.name)
+        for rule in self.runtime:
+            self._known(rule.field, rule.needs, known)
+        for weight in self.weights:
+            self._known(weight.slot, weight.needs, known)
+        self._known("layers", (self.layers,), known)
+        self._known("rope_table", ("rope_head_dim",), known)
+
+    def _known(self, user: str, needs: Iterable[str], known: set[str]) -> None:
+        missing = sorted(set(needs) - known)
+        if missing:
+            raise SpecError(f"spec {self.name!r}: {user} needs {', '.join(missing)}, which no rule before it provides")

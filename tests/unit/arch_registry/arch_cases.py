@@ -1,0 +1,44 @@
+"""Small configs and one way to plan them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from arch_registry import HfConfig, Limits, ParallelShape, PlanResult, builtin_registry, plan_model
+
+LIMITS = Limits(token_budget=64, max_batch_size=16, max_seq_len=1024, block_size=128, dtype="bfloat16")
+
+SMALL: Mapping[str, Any] = {
+    "vocab_size": 1000,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 2048,
+}
+FAMILIES = {
+    "LlamaForCausalLM": {"model_type": "llama"},
+    "MistralForCausalLM": {"model_type": "mistral", "sliding_window": None},
+    "Qwen2ForCausalLM": {"model_type": "qwen2"},
+    "Qwen3ForCausalLM": {"model_type": "qwen3"},
+}
+ABSENT = object()
+
+
+def small(architecture: str = "LlamaForCausalLM", **changes: Any) -> dict[str, Any]:
+    """A config that is served as it is; ABSENT removes a key."""
+    config = {"architectures": [architecture], **FAMILIES[architecture], **SMALL, **changes}
+    return {key: value for key, value in config.items() if value is not ABSENT}
+
+
+def plan_dict(
+    config: Mapping[str, Any],
+    parallel: ParallelShape | None = None,
+    limits: Limits = LIMITS,
+    architecture: str | None = None,
+) -> PlanResult:
+    view = HfConfig.from_dict(config)
+    return plan_model(view, builtin_registry(), parallel or ParallelShape(), limits, architecture)

@@ -1,0 +1,160 @@
+"""Plans that succeed: what is in them, which architecture is chosen, and the warnings beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from arch_cases import ABSENT, FAMILIES, LIMITS, small
+
+from arch_registry import FindingCode, HfConfig, ParallelShape, Severity, builtin_registry, plan_model
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_small_models_have_a_plan_without_findings(plan, architecture):
+    result = plan(small(architecture))
+    assert result.findings == ()
+    assert result.plan is not None
+    assert result.plan.architecture == architecture
+    assert result.plan.attention == "mha"
+    assert result.plan.decoder == "model"
+    assert result.plan.layer_names == ("model.layers.0.self_attn.attn", "model.layers.1.self_attn.attn")
+    assert result.plan.rope_table == "model.layers.0.self_attn.rotary_emb.cos_sin_cache"
+    assert result.plan.limits == LIMITS
+    assert all(len(slot.paths) == (2 if slot.per_layer else 1) for slot in result.plan.slots)
+
+
+def test_runtime_config(plan):
+    result = plan(small(rms_norm_eps=1e-5, rope_theta=5e5, partial_rotary_factor=1.0), ParallelShape(tp=2))
+    assert dict(result.plan.runtime_config) == {
+        "vocab_size": 1024,  # 1000 padded to a multiple of 64
+        "hidden_size": 256,
+        "n_layers": 2,
+        "attn_type": "AttnMHA",
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "head_dim": 64,
+        "rope_head_dim": 64,
+        "norm_eps": 1e-5,
+        "rope_theta": 5e5,
+        "softmax_scale": 0.125,
+        "n_dense_layers": 2,
+        "intermediate_size": 512,
+        "def_tp_size": 2,
+        "def_dp_size": 1,
+        "moe_ep_size": 1,
+        "moe_tp_size": 1,
+        "max_seq_len": 1024,
+        "max_batch_size": 16,
+        "max_m": 64,
+        "block_size": 128,
+        "block_sizes": (128,),
+        "weight_nz": False,
+        "qkv_bias": False,
+        "qk_norm": False,
+        "qk_norm_full": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "bias", "norm"),
+    [
+        ("LlamaForCausalLM", {}, False, False),
+        ("LlamaForCausalLM", {"qkv_bias": True}, True, False),
+        ("LlamaForCausalLM", {"qkv_bias": None, "attention_bias": False}, False, False),
+        ("MistralForCausalLM", {"qkv_bias": True}, True, False),
+        ("Qwen2ForCausalLM", {}, True, False),
+        ("Qwen3ForCausalLM", {}, False, True),
+        ("Qwen3ForCausalLM", {"attention_bias": True}, True, True),
+    ],
+)
+def test_optional_weights_follow_their_flags(plan, architecture, changes, bias, norm):
+    result = plan(small(architecture, **changes))
+    slots = {slot.slot for slot in result.plan.slots}
+    assert ("mha_qkv_bias" in slots) is bias is result.plan.runtime_config["qkv_bias"]
+    assert ("mha_q_norm" in slots) is ("mha_k_norm" in slots) is norm is result.plan.runtime_config["qk_norm"]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_head_is_the_embedding(plan, tied):
+    slots = {slot.slot: slot for slot in plan(small(tie_word_embeddings=tied)).plan.slots}
+    assert slots["head"].paths == (("model.embed_tokens.weight",) if tied else ("lm_head.weight",))
+    assert slots["head"].shape == slots["embed"].shape
+
+
+def test_data_parallel_ranks_of_a_dense_model_are_independent(plan):
+    result = plan(small(), ParallelShape(tp=2, dp=4, ep=8))
+    assert result.plan.parallel == ParallelShape(tp=2, dp=1, ep=1)
+    assert result.plan.runtime_config["def_dp_size"] == 1
+
+
+@pytest.mark.parametrize(
+    ("listed", "chosen"),
+    [
+        (["LlamaForCausalLM"], "LlamaForCausalLM"),
+        (["Other", "LlamaForCausalLM", "Qwen3ForCausalLM"], "LlamaForCausalLM"),
+        (("LlamaForCausalLM",), "LlamaForCausalLM"),
+    ],
+)
+def test_the_first_known_architecture_is_chosen(plan, listed, chosen):
+    assert plan(small(architectures=listed)).plan.architecture == chosen
+
+
+@pytest.mark.parametrize("listed", [None, [], "LlamaForCausalLM", 3, [1], ["LlamaForCausalLM", None], {}, ABSENT])
+def test_a_missing_architecture_is_a_finding(plan, listed):
+    result = plan(small(architectures=listed))
+    assert result.plan is None
+    (finding,) = result.findings
+    assert finding.code is FindingCode.ARCHITECTURE_MISSING
+    assert "architectures" in finding.message
+    assert "Qwen3ForCausalLM" in finding.message
+
+
+def test_the_engine_may_decide_the_architecture(plan):
+    assert plan(small(architectures=None), architecture="LlamaForCausalLM").plan is not None
+    assert plan(small(), architecture="Nothing").findings[0].code is FindingCode.ARCHITECTURE_UNKNOWN
+
+
+def test_an_unknown_architecture_names_the_known_ones_and_how_to_add_one(plan):
+    result = plan({"architectures": ["GptOssForCausalLM"]})
+    (finding,) = result.findings
+    assert finding.code is FindingCode.ARCHITECTURE_UNKNOWN
+    for part in ("GptOssForCausalLM", *builtin_registry(), "Registry.register", "owner"):
+        assert part in finding.message
+
+
+@pytest.mark.parametrize(("name", "closest"), [("LlamaForCausalLm", "LlamaForCausalLM"), ("Qwen3", None)])
+def test_an_unknown_architecture_names_the_closest(plan, name, closest):
+    hint = plan({"architectures": [name]}).findings[0].hint
+    assert (f"The closest is {closest}" in hint) if closest else ("closest" not in hint)
+
+
+def test_unknown_keys_warn_with_the_closest_known_one(plan):
+    result = plan(small(hiden_act="gelu", zzz={"a": 1}))
+    assert result.plan is not None
+    assert [finding.severity for finding in result.findings] == [Severity.WARNING] * 2
+    assert {finding.code for finding in result.findings} == {FindingCode.KEY_UNKNOWN}
+    assert "Did you mean hidden_act?" in result.findings[0].message
+    assert "config.json: zzz" in result.findings[1].message
+
+
+def test_thousands_of_unknown_keys_are_told_in_few_warnings(plan):
+    result = plan(small(**{f"made_up_{i}": i for i in range(3000)}))
+    assert result.plan is not None
+    assert len(result.findings) == 51
+
+
+def test_planning_leaves_no_trace_in_the_config():
+    config = HfConfig.from_dict(small())
+    first = plan_model(config, builtin_registry(), ParallelShape(), LIMITS)
+    assert config.read_keys == frozenset()
+    assert plan_model(config, builtin_registry(), ParallelShape(), LIMITS) == first
+
+
+def test_a_spec_of_a_third_party_is_planned_like_ours():
+    registry = builtin_registry()
+    base = registry.get("LlamaForCausalLM")
+    registry.register(replace(base, name="mine", architectures=("MyForCausalLM",)), owner="my-package")
+    config = HfConfig.from_dict(small(architectures=["MyForCausalLM"]))
+    result = plan_model(config, registry, ParallelShape(), LIMITS)
+    assert result.plan.spec == "mine"

@@ -1,0 +1,95 @@
+"""The registry is a value: duplicates raise and name both owners. Specs check themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from arch_cases import ABSENT, LIMITS, small
+
+from arch_registry import (
+    ArchRegistryError,
+    DuplicateArchitectureError,
+    HfConfig,
+    ParallelShape,
+    Registry,
+    SpecError,
+    builtin_registry,
+    plan_model,
+)
+from arch_registry.architectures import BUILTIN_SPECS, llama
+from arch_registry.dims import Share
+from arch_registry.fields import Fixed
+from arch_registry.runtime_fields import Set
+from arch_registry.slots import PerLayer
+from arch_registry.spec import Inert
+
+FOUR = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
+def test_builtin_registry_is_new_each_time():
+    one, two = builtin_registry(), builtin_registry()
+    one.register(replace(llama.SPEC, architectures=("Mine",)), owner="me")
+    assert two.architectures() == FOUR
+    assert "Mine" in one
+    assert list(one) == sorted([*FOUR, "Mine"])
+    assert len(one) == 5
+    assert one.owner("Mine") == "me"
+    assert one.get("Nothing") is None
+    assert one.owner("Nothing") is None
+
+
+def test_duplicates_name_both_owners_and_change_nothing():
+    registry = builtin_registry()
+    spec = replace(llama.SPEC, name="mine", architectures=("New", "LlamaForCausalLM"))
+    with pytest.raises(DuplicateArchitectureError, match=r"LlamaForCausalLM.*'arch_registry'.*'my-package'"):
+        registry.register(spec, owner="my-package")
+    assert "New" not in registry
+    assert registry.get("LlamaForCausalLM") is llama.SPEC
+    registry.register(spec, owner="my-package", override=True)
+    assert registry.get("LlamaForCausalLM") is spec
+    assert registry.owner("LlamaForCausalLM") == "my-package"
+
+
+def test_an_empty_registry_is_legal():
+    assert Registry().architectures() == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"name": ""}, "needs a name"),
+        ({"architectures": ()}, "at least one architecture"),
+        ({"architectures": ("A", "A")}, "architecture given twice: A"),
+        ({"fields": (*llama.SPEC.fields, Fixed("qk_norm", True))}, "name given twice: qk_norm"),
+        ({"dims": (*llama.SPEC.dims, Share("heads_local", "hidden_size"))}, "name given twice: heads_local"),
+        ({"dims": (Share("x_local", "x"), *llama.SPEC.dims)}, "x_local needs x"),
+        ({"runtime": (*llama.SPEC.runtime, Set("n_heads", "head_dim"))}, "runtime field given twice: n_heads"),
+        ({"runtime": (*llama.SPEC.runtime, Set("more", "nothing"))}, "more needs nothing"),
+        ({"weights": (*llama.SPEC.weights, PerLayer("mlp_down", "x", ()))}, "weight slot given twice: mlp_down"),
+        ({"weights": (*llama.SPEC.weights, PerLayer("more", "x", ("y",)))}, "more needs y"),
+        ({"inert": (*llama.SPEC.inert, Inert("why", ("hidden_size",)))}, "declared inert: hidden_size"),
+        ({"inert": (*llama.SPEC.inert, Inert("why", ("dtype",)))}, "inert key given twice: dtype"),
+        ({"layers": "depth"}, "layers needs depth"),
+        ({"fields": llama.SPEC.fields[:-3]}, "needs rope_head_dim"),
+    ],
+)
+def test_specs_that_contradict_themselves(change, says):
+    with pytest.raises(SpecError, match=says) as caught:
+        replace(llama.SPEC, **change)
+    assert isinstance(caught.value, ArchRegistryError)
+
+
+def test_rules_in_the_wrong_order_are_told_when_planning():
+    fields = (llama.SPEC.fields[6], *llama.SPEC.fields[:6], *llama.SPEC.fields[7:])  # head_dim first
+    registry = Registry()
+    registry.register(replace(llama.SPEC, fields=fields), owner="me")
+    config = HfConfig.from_dict(small(head_dim=ABSENT))
+    with pytest.raises(SpecError, match=r"undetermined without a finding: .*head_dim"):
+        plan_model(config, registry, ParallelShape(), LIMITS)
+
+
+def test_builtin_specs_give_reasons():
+    for spec in BUILTIN_SPECS:
+        assert all(inert.reason for inert in spec.inert)
+        assert all(ignored.reason for ignored in spec.ignored)
