@@ -1,0 +1,49 @@
+"""Settings for the real engine in this process, and what the tests share: checkpoints and finished runs."""
+
+from __future__ import annotations
+
+import os
+
+# Before vLLM or torch is imported. One process starts in seconds; worker processes need half a minute.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+# Tiny operators on two threads wait for each other longer than they compute.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import engines, models
+
+Checkpoints = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    """``checkpoint(architecture, **config keys)``: a tiny random model, written once per session."""
+    written: dict[str, Path] = {}
+
+    def write(architecture: str, **overrides: object) -> Path:
+        key = f"{architecture}-{sorted(overrides.items())}"
+        if key not in written:
+            folder = tmp_path_factory.mktemp(architecture)
+            written[key] = models.write_checkpoint(folder, architecture, **overrides)
+        return written[key]
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def stock(checkpoint: Checkpoints) -> Callable[[str], engines.Run]:
+    """The workload through stock vLLM: the oracle, run once per architecture."""
+    runs: dict[str, engines.Run] = {}
+
+    def get(architecture: str) -> engines.Run:
+        if architecture not in runs:
+            runs[architecture] = engines.run(checkpoint(architecture), engines.STOCK)
+        return runs[architecture]
+
+    return get

@@ -1,0 +1,69 @@
+"""Tiny random checkpoints, one per architecture, whose dims the device kernels can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+_DIMS = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 448,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+}
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """A config class with the keys that make it this architecture's ordinary case."""
+
+    config_class: str
+    keys: dict[str, Any]
+
+    def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
+        return getattr(transformers, self.config_class)(**{**_DIMS, **self.keys, **overrides})
+
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": TinyModel(
+        "LlamaConfig",
+        {
+            "head_dim": 64,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 512,
+            },
+        },
+    ),
+    "MistralForCausalLM": TinyModel("MistralConfig", {"head_dim": 128, "sliding_window": None}),
+    "Qwen2ForCausalLM": TinyModel("Qwen2Config", {"tie_word_embeddings": True}),
+    "Qwen3ForCausalLM": TinyModel("Qwen3Config", {"head_dim": 128}),
+}
+
+
+def write_checkpoint(folder: Path, architecture: str, seed: int = 0, **overrides: Any) -> Path:
+    """A random fp32 checkpoint in ``folder``; greedy text from it neither repeats one token nor looks the same twice."""
+    config = ARCHITECTURES[architecture].config(**overrides)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        model = getattr(transformers, architecture)(config)
+        for name, parameter in model.named_parameters():
+            # Wide enough for attention to matter: at the default deviation every layer is nearly the identity.
+            deviation = 0.2 if "embed" in name or "lm_head" in name else 1.6 / parameter.shape[-1] ** 0.5
+            mean = 1.0 if "norm" in name else 0.0
+            parameter.normal_(mean, 0.3 if "norm" in name or name.endswith("bias") else deviation)
+    model.save_pretrained(folder)
+    return folder
