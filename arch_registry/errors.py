@@ -38,16 +38,17 @@ class DuplicateArchitectureError(ArchRegistryError):
 class UnsupportedModelError(ArchRegistryError):
     """A model or an engine configuration is refused.
 
-    ``findings`` holds every reason at once, not only the first.
+    ``findings`` holds every reason at once, not only the first; ``advice`` is a last line on what else can be done.
     """
 
-    def __init__(self, subject: str, findings: Sequence[Finding]) -> None:
+    def __init__(self, subject: str, findings: Sequence[Finding], advice: str = "") -> None:
         self.subject = subject
         self.findings = tuple(findings)
+        self.advice = advice
         lines = [f"xlite cannot serve {subject}:"]
         lines += [f"  - {finding.message}" for finding in self.findings]
-        super().__init__("\n".join(lines))
+        super().__init__("\n".join([*lines, advice] if advice else lines))
 
-    def __reduce__(self) -> tuple[type, tuple[str, tuple[Finding, ...]]]:
-        # Exceptions cross process boundaries in vLLM: pickle must call __init__ with both arguments.
-        return type(self), (self.subject, self.findings)
+    def __reduce__(self) -> tuple[type, tuple[str, tuple[Finding, ...], str]]:
+        # Exceptions cross process boundaries in vLLM: pickle must call __init__ with all arguments.
+        return type(self), (self.subject, self.findings, self.advice)

@@ -14,6 +14,19 @@ from xlite_adapter.weights import BoundWeights
 
 
 @dataclass(frozen=True, slots=True)
+class TableShape:
+    """Shape of the block tables that the engine hands over.
+
+    Attributes:
+        block_size: Tokens in a block as the attention kernels count them.
+        blocks: Entries in a row; the engine may align it beyond what its longest sequence needs.
+    """
+
+    block_size: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltModel:
     """A runtime model with its buffers.
 
@@ -33,7 +46,13 @@ class BuiltModel:
 
 
 def build_model(
-    api: RuntimeApi, runtime: Any, plan: RuntimePlan, weights: BoundWeights, rank: int, device: torch.device
+    api: RuntimeApi,
+    runtime: Any,
+    plan: RuntimePlan,
+    weights: BoundWeights,
+    table: TableShape,
+    rank: int,
+    device: torch.device,
 ) -> BuiltModel:
     """Hand the weights to the runtime and allocate the output buffer.
 
@@ -42,6 +61,7 @@ def build_model(
         runtime: ``api.Runtime`` of this rank.
         plan: What the model is.
         weights: From ``bind_weights`` with the same plan.
+        table: The engine's block tables, once it has settled them.
         rank: Tensor-parallel rank.
         device: Where the output buffer lives.
 
@@ -52,7 +72,7 @@ def build_model(
     model = api.Model()
     for slot, value in weights.slots.items():
         _assign(model, slot, value, "Model")
-    model.init(make_config(api, plan), rank)
+    model.init(make_config(api, plan, table), rank)
     hidden_size = plan.runtime_config["hidden_size"]
     assert isinstance(hidden_size, int)
     output = torch.empty(
@@ -61,10 +81,19 @@ def build_model(
     return BuiltModel(api, runtime, model, weights.rope_table, output)
 
 
-def make_config(api: RuntimeApi, plan: RuntimePlan) -> Any:
-    """The runtime's ModelConfig with every field of the plan."""
+def make_config(api: RuntimeApi, plan: RuntimePlan, table: TableShape) -> Any:
+    """The runtime's ModelConfig with every field of the plan, sized for the engine's block tables.
+
+    The runtime sizes its scratch by max_seq_len and exhausts it on wider tables, so that field counts the table's
+    tokens, which are never fewer than max_model_len.
+    """
+    sized = {
+        "max_seq_len": max(plan.limits.max_seq_len, table.blocks * table.block_size),
+        "block_size": table.block_size,
+        "block_sizes": (table.block_size,),
+    }
     config = api.ModelConfig()
-    for field, value in plan.runtime_config.items():
+    for field, value in {**plan.runtime_config, **sized}.items():
         _assign(config, field, _native_value(api, field, value), "ModelConfig")
     return config
 

@@ -21,8 +21,11 @@ class XliteAdapterError(Exception):
     """Base of every error that this package raises on purpose."""
 
 
-class ConfigurationError(XliteAdapterError, ValueError):
-    """A user option has a wrong name, type or value; the message says what is allowed."""
+class ConfigurationError(XliteAdapterError):
+    """A user option has a wrong name, type or value; the message says what is allowed.
+
+    Not a ValueError: raised while vLLM validates its configuration, pydantic would bury the message in its own.
+    """
 
 
 class RuntimeUnavailableError(XliteAdapterError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 # Before vLLM or torch is imported. One process starts in seconds; worker processes need half a minute.
@@ -11,7 +12,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,12 @@ def stock(checkpoint: Checkpoints) -> Callable[[str], engines.Run]:
         return runs[architecture]
 
     return get
+
+
+@pytest.fixture
+def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """``caplog`` that sees vLLM's loggers, which do not propagate to the root."""
+    logger = logging.getLogger("vllm")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)

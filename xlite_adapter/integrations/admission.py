@@ -25,6 +25,7 @@ from arch_registry import (
 from xlite_adapter.config import XliteGraphConfig
 from xlite_adapter.routing import token_budget
 
+_ADVICE = "To serve it without xlite, leave xlite_graph_config out or set XLITE_ADAPTER_ON_UNSUPPORTED=native."
 _DISABLE = "disable it, or disable xlite_graph_config"
 
 
@@ -56,7 +57,7 @@ def require_plan(vllm_config: Any, registry: Registry) -> RuntimePlan:
 def refusal(vllm_config: Any, result: PlanResult) -> UnsupportedModelError:
     """The error for a refused configuration: errors only, warnings are logged elsewhere."""
     errors = [finding for finding in result.findings if finding.severity is Severity.ERROR]
-    return UnsupportedModelError(str(vllm_config.model_config.model), errors)
+    return UnsupportedModelError(str(vllm_config.model_config.model), errors, _ADVICE)
 
 
 def plan_engine(vllm_config: Any, registry: Registry) -> PlanResult:

@@ -120,8 +120,8 @@ def _exchange_worker(vllm_config: Any, options: Options) -> None:
     if ours is not None:
         parallel.worker_cls = ours
         return
-    error = UnsupportedModelError(str(vllm_config.model_config.model), [worker_finding(parallel.worker_cls, WORKERS)])
-    _refuse(vllm_config, error, options)
+    result = PlanResult(None, (worker_finding(parallel.worker_cls, WORKERS),))
+    _refuse(vllm_config, refusal(vllm_config, result), options)
 
 
 def _logger() -> Any:

@@ -49,7 +49,7 @@ class Kernels(Protocol):
         ...
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """RMS norm over the last dim; the input is unchanged."""
+        """RMS norm over the last dim; the input, [T, D] or a strided view [T, heads, H] of qkv, is unchanged."""
         ...
 
     def add_rms_norm(
@@ -70,13 +70,20 @@ class Kernels(Protocol):
         table_PR: torch.Tensor,
         head_dim: int,
     ) -> None:
-        """Rotate NEOX pairs (j, j + R/2) of ``q`` [T, N*H] and ``k`` [T, K*H] in place; table rows are [cos | sin]."""
+        """Rotate NEOX pairs (j, j + R/2) of ``q`` [T, N*H] and ``k`` [T, K*H] in place; table rows are [cos | sin].
+
+        Only the first R dims of each head turn. ``q`` and ``k`` may be strided views of one [T, (N + 2K)*H] buffer.
+        """
         ...
 
     def check_kv_cache(
         self, kv_layer: Sequence[torch.Tensor], block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
     ) -> None:
-        """Raise RuntimeError when one layer's (k, v) is not the layout that these kernels read and write."""
+        """Raise RuntimeError when one layer's (k, v) is not the layout that these kernels read and write.
+
+        Whatever the layout, dim 0 of ``kv_layer[0]`` counts blocks: block ids and slots are checked against it. Called
+        for every layer when a forward is given another ``kv_cache`` object, not per batch.
+        """
         ...
 
     def begin(
@@ -92,11 +99,20 @@ class Kernels(Protocol):
         block_size: int,
         dtype: torch.dtype,
     ) -> Any:
-        """State shared by all layers of one forward: what the kernels derive once from lengths and tables."""
+        """State shared by all layers of one forward: what the kernels derive once from lengths and tables.
+
+        The integer tensors are int32; ``query_start_loc`` is [B + 1], ``dtype`` the
+        model's. All have been checked against each other and against the cache.
+        """
         ...
 
     def attention(
-        self, state: Any, q_TNH: torch.Tensor, k_TKH: torch.Tensor, v_TKH: torch.Tensor, kv_layer: Sequence[torch.Tensor]
+        self,
+        state: Any,
+        q_TNH: torch.Tensor,
+        k_TKH: torch.Tensor,
+        v_TKH: torch.Tensor,
+        kv_layer: Sequence[torch.Tensor],
     ) -> torch.Tensor:
         """Write k and v to their slots, then causal attention over each request's cached and new tokens: [T, N*H]."""
         ...

@@ -14,7 +14,7 @@ from vllm.logger import init_logger
 from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from xlite_adapter.build import build_model
+from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.config import Options
 from xlite_adapter.forward import BatchTensors, XliteForward
 from xlite_adapter.integrations.admission import require_plan
@@ -46,39 +46,46 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         with record_packing() as record:
             super().load_model(*args, **kwargs)
-        self._build(record)
+        self._bind_weights(record)
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
         with record_packing() as record:
             super().reload_weights(*args, **kwargs)
-        self._build(record)
+        self._bind_weights(record)
         self._bind_kv_caches()
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)
+        # Only now are the block tables final: vLLM may have made new ones for the kernels' block size.
+        self._build()
         self._bind_kv_caches()
 
-    def _build(self, record: PackingRecord) -> None:
-        plan, model = self.xlite.plan, self.get_model()
-        weights = bind_weights(plan, model, record.by_path(model))
+    def _bind_weights(self, record: PackingRecord) -> None:
+        model = self.get_model()
+        self._xlite_weights = bind_weights(self.xlite.plan, model, record.by_path(model))
+        self._build()
+
+    def _build(self) -> None:
+        plan = self.xlite.plan
+        block_table = self.input_batch.block_table[0]
+        table = TableShape(block_table.block_size, block_table.max_num_blocks_per_req)
         rank = get_tensor_model_parallel_rank()
-        kernels = VllmCpuKernels(self._attention_isa(), envs.VLLM_CPU_ATTN_SPLIT_KV, get_tp_group().all_reduce)
-        runtime = self._xlite_api.Runtime(0, rank=rank, tp_size=plan.parallel.tp, kernels=kernels)
-        self.xlite.forward = XliteForward(
-            build_model(self._xlite_api, runtime, plan, weights, rank, self.device)
+        kernels = VllmCpuKernels(
+            self._attention_isa(table.block_size), envs.VLLM_CPU_ATTN_SPLIT_KV, get_tp_group().all_reduce
         )
-        logger.info(
+        runtime = self._xlite_api.Runtime(0, rank=rank, tp_size=plan.parallel.tp, kernels=kernels)
+        built = build_model(self._xlite_api, runtime, plan, self._xlite_weights, table, rank, self.device)
+        self.xlite.forward = XliteForward(built)
+        logger.info_once(
             "xlite serves %s with up to %d tokens per batch on the %s runtime; larger batches run natively.",
             plan.architecture,
             self.xlite.router.budget,
             self.xlite.runtime,
         )
 
-    def _attention_isa(self) -> str:
-        plan = self.xlite.plan
-        isa: str = cpu_attn._get_attn_isa(
-            self.dtype, plan.limits.block_size, plan.runtime_config["head_dim"], self.cache_config.cache_dtype
-        )
+    def _attention_isa(self, block_size: int) -> str:
+        head_dim = self.xlite.plan.runtime_config["head_dim"]
+        isa: str = cpu_attn._get_attn_isa(self.dtype, block_size, head_dim, self.cache_config.cache_dtype)
         return isa
 
     def _bind_kv_caches(self) -> None:
