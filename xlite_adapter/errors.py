@@ -7,7 +7,8 @@
     ├── RuntimeUnavailableError   the requested runtime cannot be loaded
     ├── WeightBindingError        the loaded module does not match the plan; carries every problem
     ├── UntrustedMetadataError    a batch's metadata contradicts itself and no native path can serve it
-    └── RuntimeForwardError       the runtime failed while it computed a batch; fatal for the worker
+    ├── RuntimeForwardError       the runtime failed while it computed a batch; fatal for the worker
+    └── UnsupportedOperationError a running engine is asked for something that would serve wrong text afterwards
 
 Refused models raise ``arch_registry.UnsupportedModelError``.
 """
@@ -58,3 +59,7 @@ class RuntimeForwardError(XliteAdapterError):
 
     The real runtime leaks its tensor pool then, so the worker must not go on.
     """
+
+
+class UnsupportedOperationError(XliteAdapterError):
+    """A running engine is asked for something that it cannot do without serving wrong text afterwards."""

@@ -34,20 +34,20 @@ class BoundWeights:
 
 
 def bind_weights(
-    plan: RuntimePlan, module: torch.nn.Module, packed: Mapping[str, PackedLinear] | None = None
+    plan: RuntimePlan, module: torch.nn.Module, held: Mapping[str, Weight] | None = None
 ) -> BoundWeights:
     """Fill every slot of ``plan`` from ``module``.
 
     Args:
         plan: Slots with paths, shapes and dtype.
         module: The loaded vLLM model.
-        packed: Parameter path -> the product of a weight that the back end packed.
+        held: Parameter path -> what to bind in place of the module's tensor, for weights that the back end packed.
 
     Raises:
         WeightBindingError: A path is missing, a shape or dtype differs, a parameter of the decoder is neither mapped
             nor ignored, or the rotary table does not fit. All problems are listed.
     """
-    binder = _Binder(plan, module, packed or {})
+    binder = _Binder(plan, module, held or {})
     slots = {slot.slot: binder.fill(slot) for slot in plan.slots}
     table = binder.rope_table()
     problems = [*binder.problems, *_uncovered(plan, module)]
@@ -59,10 +59,10 @@ def bind_weights(
 class _Binder:
     """Looks weights up and collects what does not fit."""
 
-    def __init__(self, plan: RuntimePlan, module: torch.nn.Module, packed: Mapping[str, PackedLinear]) -> None:
+    def __init__(self, plan: RuntimePlan, module: torch.nn.Module, held: Mapping[str, Weight]) -> None:
         self.problems: list[str] = []
         self._plan = plan
-        self._packed = packed
+        self._held = held
         # Once for all slots: walking the module tree per path would be quadratic for models with many experts.
         self._tensors = dict(_named_tensors(module))
         self._dtype = getattr(torch, plan.limits.dtype)
@@ -75,7 +75,7 @@ class _Binder:
         return weights[0] if weights else []
 
     def _weight(self, slot: SlotPlan, path: str) -> Weight | None:
-        weight: Weight | None = self._packed.get(path) if slot.linear else None
+        weight: Weight | None = self._held.get(path)
         if weight is None:
             weight = self._tensors.get(path)
         if weight is None:
@@ -85,20 +85,13 @@ class _Binder:
             self.problems.append(
                 f"{path} (slot {slot.slot}) has shape {list(weight.shape)}; the plan expects {list(slot.shape)}"
             )
-        if weight.dtype not in self._allowed_dtypes(path):
+        if weight.dtype != self._dtype:
             self.problems.append(
                 f"{path} (slot {slot.slot}) has dtype {weight.dtype}; the plan expects {self._dtype}"
             )
         if isinstance(weight, torch.Tensor) and not weight.is_contiguous():
             self.problems.append(f"{path} (slot {slot.slot}) is not contiguous (strides {list(weight.stride())})")
         return weight
-
-    def _allowed_dtypes(self, path: str) -> tuple[torch.dtype, ...]:
-        """Packing may widen a linear layer's bias to fp32 (vLLM does on AMX machines): its product wants it so."""
-        stem, _, leaf = path.rpartition(".")
-        if leaf == "bias" and f"{stem}.weight" in self._packed:
-            return self._dtype, torch.float32
-        return (self._dtype,)
 
     def rope_table(self) -> torch.Tensor | None:
         plan, path = self._plan, self._plan.rope_table

@@ -16,6 +16,7 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.config import Options
+from xlite_adapter.errors import UnsupportedOperationError
 from xlite_adapter.forward import BatchTensors, XliteForward
 from xlite_adapter.integrations.admission import require_plan
 from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels, split_kv_cache
@@ -49,10 +50,11 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         self._bind_weights(record)
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
-        with record_packing() as record:
-            super().reload_weights(*args, **kwargs)
-        self._bind_weights(record)
-        self._bind_kv_caches()
+        # vLLM's own reload leaves the packed weights of a CPU model half old, half new.
+        raise UnsupportedOperationError(
+            "reload_weights cannot replace weights that vLLM has packed for the CPU; restart the engine with the new "
+            "checkpoint"
+        )
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)

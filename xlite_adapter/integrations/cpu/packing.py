@@ -10,34 +10,47 @@ import torch
 from vllm.model_executor.layers import utils as layer_utils
 
 from xlite_adapter.integrations.patching import replaced
-from xlite_adapter.weights import PackedLinear
+from xlite_adapter.weights import PackedLinear, Weight
 
 
 class PackingRecord:
-    """Layers whose weight was packed, with the weight's shape and dtype before."""
+    """What vLLM's packing took from the layers of a model: their raw weights, and sometimes their biases."""
 
     def __init__(self) -> None:
-        self._layers: dict[torch.nn.Module, PackedLinear] = {}
+        self._weights: dict[torch.nn.Module, PackedLinear] = {}
+        self._biases: dict[torch.nn.Module, torch.Tensor] = {}
 
-    def add(self, layer: torch.nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Record one layer after packing; a layer that kept its weight is left to be bound as a tensor."""
+    def add(
+        self, layer: torch.nn.Module, shape: tuple[int, ...], dtype: torch.dtype, bias: torch.Tensor | None
+    ) -> None:
+        """Record one layer after packing, with the shape and dtype of its weight and the bias that it had before.
+
+        A layer that kept its weight is left to be bound as a tensor: embeddings do, and layers that cannot be packed.
+        """
         if layer.weight.numel() == 0:
-            self._layers[layer] = PackedLinear(shape, dtype, _multiply(layer))
+            self._weights[layer] = PackedLinear(shape, dtype, _multiply(layer))
+            if bias is not None and layer.bias.dtype != bias.dtype:
+                self._biases[layer] = bias
 
-    def by_path(self, model: torch.nn.Module) -> dict[str, PackedLinear]:
-        """Dotted path of the weight -> its packed product, for the layers of ``model``."""
-        return {
-            f"{name}.weight": self._layers[layer]
-            for name, layer in model.named_modules(remove_duplicate=False)
-            if layer in self._layers
-        }
+    def by_path(self, model: torch.nn.Module) -> dict[str, Weight]:
+        """Dotted parameter path -> packed product or original bias, for the layers of ``model``."""
+        held: dict[str, Weight] = {}
+        for name, layer in model.named_modules(remove_duplicate=False):
+            if layer in self._weights:
+                held[f"{name}.weight"] = self._weights[layer]
+            if layer in self._biases:
+                held[f"{name}.bias"] = self._biases[layer]
+        return held
 
 
 def _multiply(layer: torch.nn.Module) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
     linear, weight = layer.cpu_linear, layer.weight
+    # On AMX machines vLLM widens the bias of small layers to fp32, and their product takes no other.
+    own_bias = getattr(layer, "bias", None)
+    bias_dtype = None if own_bias is None else own_bias.dtype
 
     def multiply(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        product: torch.Tensor = linear(x, weight, bias)
+        product: torch.Tensor = linear(x, weight, None if bias is None else bias.to(bias_dtype))
         return product
 
     return multiply
@@ -48,15 +61,17 @@ def record_packing() -> Iterator[PackingRecord]:
     """Record every linear layer that vLLM packs inside this context.
 
     vLLM looks ``dispatch_cpu_unquantized_gemm`` up in its module at each call, so replacing the module's attribute
-    reaches all callers; after the call the raw weight is gone, hence shape and dtype are read before.
+    reaches all callers; after the call the raw weight is gone, hence its shape and dtype are read before.
     """
     record = PackingRecord()
     pack = layer_utils.dispatch_cpu_unquantized_gemm
 
     def recording(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        shape, dtype = tuple(layer.weight.shape), layer.weight.dtype
+        shape, dtype, bias = tuple(layer.weight.shape), layer.weight.dtype, getattr(layer, "bias", None)
+        # Packing may assign to ``bias.data``: this alias keeps the original tensor.
+        original_bias = None if bias is None else bias.data
         pack(layer, *args, **kwargs)
-        record.add(layer, shape, dtype)
+        record.add(layer, shape, dtype, original_bias)
 
     with replaced(layer_utils, "dispatch_cpu_unquantized_gemm", recording):
         yield record
