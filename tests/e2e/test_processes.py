@@ -1,0 +1,177 @@
+"""Engines in processes of their own: worker processes, two ranks, the OpenAI server, and resident memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import engines
+from tests.e2e.models import ARCHITECTURES
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment(**variables):
+    return {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "PYTHONPATH": str(ROOT), **variables}
+
+
+def offline(model, folder, settings, **variables):
+    """Tokens and every rank's counts from a program that starts the engine with worker processes."""
+    result = folder / "result.json"
+    command = [sys.executable, "-m", "tests.e2e.offline", str(model), str(result), "--settings", json.dumps(settings)]
+    done = subprocess.run(
+        command, env=environment(**variables), cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return json.loads(result.read_text())
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_multi_process_engine(checkpoint, stock, tmp_path):
+    run = offline(checkpoint("LlamaForCausalLM"), tmp_path, engines.DECODE_ONLY)
+    assert run["tokens"] == stock("LlamaForCausalLM").tokens[:12]
+    (stats,) = run["stats"]
+    assert stats["batches"].keys() == {"xlite", "native"}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mode"), [("LlamaForCausalLM", engines.DECODE_ONLY), ("Qwen3ForCausalLM", engines.FULL)]
+)
+def test_two_ranks_give_the_tokens_of_one(checkpoint, stock, tmp_path, architecture, mode):
+    settings = {**mode, "tensor_parallel_size": 2}
+    trace = tmp_path / "trace"
+    run = offline(
+        checkpoint(architecture),
+        tmp_path,
+        settings,
+        VLLM_CPU_OMP_THREADS_BIND="0|1",
+        XLITE_ADAPTER_TRACE=str(trace),
+    )
+    assert run["tokens"] == stock(architecture).tokens[:12]
+    first, second = run["stats"]
+    assert [first["rank"], second["rank"]] == [0, 1]
+    assert first["batches"] == second["batches"]
+    assert first["batches"]["xlite"]["within_budget"] > 60
+    ranks = [records(trace.with_name(f"trace.rank{rank}.jsonl")) for rank in (0, 1)]
+    assert [record["rank"] for record in ranks[1][:1]] == [1]
+    without_rank = [[{**record, "rank": None} for record in rank] for rank in ranks]
+    assert without_rank[0] == without_rank[1]
+
+
+def test_resident_memory(tmp_path):
+    """A second copy of the weights would double this model's gigabyte."""
+    config = ARCHITECTURES["Qwen3ForCausalLM"].config(
+        hidden_size=2048, intermediate_size=6144, num_hidden_layers=9, num_attention_heads=16, num_key_value_heads=8
+    )
+    config.architectures = ["Qwen3ForCausalLM"]
+    config.save_pretrained(tmp_path / "model")
+    weights = 2 * 9 * (2048 * (16 + 2 * 8) * 128 + 16 * 128 * 2048 + 3 * 2048 * 6144)
+    assert weights > 0.9e9
+    settings = {"load_format": "dummy", "dtype": "bfloat16", "max_num_batched_tokens": 512}
+    resident = {}
+    for name, mode in (("stock", engines.STOCK), ("full", engines.FULL)):
+        (tmp_path / name).mkdir()
+        run = offline(tmp_path / "model", tmp_path / name, {**settings, **mode}, VLLM_ENABLE_V1_MULTIPROCESSING="0")
+        resident[name] = run["resident"]
+    workspace = 512 * 2048 * 2
+    growth = resident["full"] - resident["stock"]
+    print(f"stock {resident['stock'] >> 20} MiB, growth {growth / 2**20:.0f} MiB of weights {weights >> 20} MiB")
+    assert growth <= 0.05 * weights + workspace
+
+
+@contextmanager
+def server(model: str, *arguments: str, log: Path, **variables: str) -> Iterator[str]:
+    """The OpenAI server on a free port; yields its address once it is healthy."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "m"]
+    command += ["--host", "127.0.0.1", "--port", str(port), *arguments]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, env=environment(**variables), stdout=output, stderr=subprocess.STDOUT)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _wait(process, f"{address}/health", log)
+        yield address
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path, seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"the server stopped:\n{log.read_text()[-4000:]}"
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except OSError:
+            time.sleep(1)
+        else:
+            return
+    raise AssertionError(f"the server did not start:\n{log.read_text()[-4000:]}")
+
+
+def chat(address, text, stream):
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": text}],
+        "temperature": 0,
+        "max_tokens": 24,
+        "stream": stream,
+    }
+    request = urllib.request.Request(
+        f"{address}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:
+        if not stream:
+            return json.load(response)["choices"][0]["message"]["content"]
+        lines = [line.decode().strip().removeprefix("data: ") for line in response]
+    chunks = [json.loads(line) for line in lines if line and line != "[DONE]"]
+    assert lines[-2] == "[DONE]" or lines[-1] == "[DONE]"
+    assert len(chunks) > 5
+    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
+
+
+QUESTIONS = ["What is the capital of France?", "Count from one to ten."]
+
+
+def test_the_openai_server(tmp_path):
+    from vllm import LLM, SamplingParams
+
+    from xlite_adapter.verify.smollm2 import smollm2_path
+
+    model = str(smollm2_path())
+    settings = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, "max_num_seqs": 4}
+    llm = LLM(model, **settings, kv_cache_memory_bytes=1 << 28, disable_log_stats=True)
+    conversations = [[{"role": "user", "content": text}] for text in QUESTIONS]
+    outputs = llm.chat(conversations, SamplingParams(temperature=0, max_tokens=24), use_tqdm=False)
+    expected = [output.outputs[0].text for output in outputs]
+    llm.llm_engine.engine_core.shutdown()
+    del llm
+
+    arguments = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "4"]
+    arguments += ["--kv-cache-memory-bytes", str(1 << 28)]
+    arguments += ["--additional-config", json.dumps({"xlite_graph_config": {"enabled": True}})]
+    trace = tmp_path / "trace"
+    with server(model, *arguments, log=tmp_path / "server.log", XLITE_ADAPTER_TRACE=str(trace)) as address:
+        assert [chat(address, text, stream=False) for text in QUESTIONS] == expected
+        assert [chat(address, text, stream=True) for text in QUESTIONS] == expected
+    paths = {record["path"] for record in records(trace.with_name("trace.rank0.jsonl"))}
+    assert paths == {"xlite", "native"}
+    assert "Paris" in expected[0]
