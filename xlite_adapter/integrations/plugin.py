@@ -51,7 +51,7 @@ def configure(vllm_config: Any, platform_step: Callable[[Any], None], registry: 
         platform_step(vllm_config)
         return
     options = Options.from_env(os.environ)
-    if not _admitted(vllm_config, options, registry or builtin_registry()):
+    if not _admitted(vllm_config, options, builtin_registry() if registry is None else registry):
         platform_step(vllm_config)
         return
     full_mode = graph_config(vllm_config).full_mode
