@@ -75,9 +75,7 @@ def build_model(
     model.init(make_config(api, plan, table), rank)
     hidden_size = plan.runtime_config["hidden_size"]
     assert isinstance(hidden_size, int)
-    output = torch.empty(
-        plan.limits.token_budget, hidden_size, dtype=getattr(torch, plan.limits.dtype), device=device
-    )
+    output = torch.empty(plan.limits.token_budget, hidden_size, dtype=getattr(torch, plan.limits.dtype), device=device)
     return BuiltModel(api, runtime, model, weights.rope_table, output)
 
 

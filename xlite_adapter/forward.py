@@ -67,9 +67,7 @@ class XliteForward:
             ) from error
         return output
 
-    def _run(
-        self, batch: BatchTensors, metadata: Any, kv_caches: KvCaches, output: torch.Tensor, stream: int
-    ) -> None:
+    def _run(self, batch: BatchTensors, metadata: Any, kv_caches: KvCaches, output: torch.Tensor, stream: int) -> None:
         built = self.built
         # Keywords throughout: older runtimes have curr_stream where newer ones have aux_outputs.
         if batch.inputs_embeds is not None:

@@ -55,7 +55,7 @@ ARCHITECTURES = {
 
 
 def write_checkpoint(folder: Path, architecture: str, seed: int = 0, **overrides: Any) -> Path:
-    """A random fp32 checkpoint in ``folder``; greedy text from it neither repeats one token nor looks the same twice."""
+    """A random fp32 checkpoint in ``folder``; its greedy text neither repeats one token nor looks the same twice."""
     config = ARCHITECTURES[architecture].config(**overrides)
     torch.manual_seed(seed)
     with torch.no_grad():

@@ -93,7 +93,9 @@ def test_models(checkpoint, tmp_path, architecture, keys, parts):
 
 @pytest.mark.usefixtures("weights_must_not_load")
 def test_an_architecture_that_vllm_serves_and_xlite_does_not(checkpoint, tmp_path):
-    message = refused(edited(checkpoint(LLAMA), tmp_path, {"architectures": ["GraniteForCausalLM"], "model_type": "granite"}))
+    message = refused(
+        edited(checkpoint(LLAMA), tmp_path, {"architectures": ["GraniteForCausalLM"], "model_type": "granite"})
+    )
     assert "GraniteForCausalLM" in message
     assert LLAMA in message
     assert "register" in message.lower()

@@ -37,7 +37,9 @@ def test_the_table_is_the_one_of_transformers(tmp_path, rope_type):
     )
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(tmp_path)
-    with engines.engine(tmp_path, **engines.FULL, load_format="dummy", max_model_len=4 * ORIGINAL, num_gpu_blocks_override=40) as llm:
+    with engines.engine(
+        tmp_path, **engines.FULL, load_format="dummy", max_model_len=4 * ORIGINAL, num_gpu_blocks_override=40
+    ) as llm:
         table = llm.collective_rpc(lambda worker: [worker.model_runner.xlite.forward.built.rope_table])[0][0]
     assert len(table) >= 4 * ORIGINAL
     positions = torch.tensor([0, ORIGINAL - 1, ORIGINAL, 4 * ORIGINAL - 1])

@@ -120,15 +120,15 @@ def test_the_attention_metadata_that_is_read():
     [
         (
             "VllmConfig",
-            "additional_config cache_config compilation_config kv_transfer_config lora_config model_config "
-            "parallel_config scheduler_config speculative_config",
+            """additional_config cache_config compilation_config kv_transfer_config lora_config model_config
+            parallel_config scheduler_config speculative_config""",
         ),
         ("ModelConfig", "dtype enforce_eager max_model_len model model_impl quantization runner_type"),
         ("CacheConfig", "block_size cache_dtype kv_sharing_fast_prefill"),
         (
             "ParallelConfig",
-            "data_parallel_index decode_context_parallel_size enable_dbo enable_eplb pipeline_parallel_size "
-            "prefill_context_parallel_size rank tensor_parallel_size worker_cls",
+            """data_parallel_index decode_context_parallel_size enable_dbo enable_eplb pipeline_parallel_size
+            prefill_context_parallel_size rank tensor_parallel_size worker_cls""",
         ),
         ("SchedulerConfig", "max_num_batched_tokens max_num_seqs"),
         ("CompilationConfig", "cudagraph_mode custom_ops mode static_forward_context"),

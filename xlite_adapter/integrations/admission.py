@@ -146,7 +146,11 @@ def _cache_findings(vllm_config: Any) -> Iterator[Finding]:
     dtype = str(vllm_config.model_config.dtype).removeprefix("torch.")
     if cache.cache_dtype not in ("auto", dtype):
         yield _refuse(
-            FindingCode.KV_CACHE_DTYPE, "kv_cache_dtype", cache.cache_dtype, f"'auto' or {dtype!r}", "leave it on 'auto'"
+            FindingCode.KV_CACHE_DTYPE,
+            "kv_cache_dtype",
+            cache.cache_dtype,
+            f"'auto' or {dtype!r}",
+            "leave it on 'auto'",
         )
     if cache.kv_sharing_fast_prefill:
         yield _refuse(FindingCode.KV_SHARING, "kv_sharing_fast_prefill", True, "False", _DISABLE)

@@ -64,7 +64,7 @@ class Router:
             return _XLITE if facts.tokens <= self.budget else _OVER
         if facts.problem is not None:
             raise UntrustedMetadataError(
-                f"attention metadata cannot be trusted: {facts.problem}. Other data-parallel ranks may run this step on "
-                "xlite, so it cannot fall back; report this batch, and disable xlite_graph_config to go on."
+                f"attention metadata cannot be trusted: {facts.problem}. Other data-parallel ranks may run this "
+                "step on xlite, so it cannot fall back; report this batch, and disable xlite_graph_config to go on."
             )
         return _XLITE if facts.tokens_across_dp <= self.effective_budget else _OVER

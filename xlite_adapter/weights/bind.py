@@ -33,9 +33,7 @@ class BoundWeights:
     rope_table: torch.Tensor
 
 
-def bind_weights(
-    plan: RuntimePlan, module: torch.nn.Module, held: Mapping[str, Weight] | None = None
-) -> BoundWeights:
+def bind_weights(plan: RuntimePlan, module: torch.nn.Module, held: Mapping[str, Weight] | None = None) -> BoundWeights:
     """Fill every slot of ``plan`` from ``module``.
 
     Args:
@@ -86,9 +84,7 @@ class _Binder:
                 f"{path} (slot {slot.slot}) has shape {list(weight.shape)}; the plan expects {list(slot.shape)}"
             )
         if weight.dtype != self._dtype:
-            self.problems.append(
-                f"{path} (slot {slot.slot}) has dtype {weight.dtype}; the plan expects {self._dtype}"
-            )
+            self.problems.append(f"{path} (slot {slot.slot}) has dtype {weight.dtype}; the plan expects {self._dtype}")
         if isinstance(weight, torch.Tensor) and not weight.is_contiguous():
             self.problems.append(f"{path} (slot {slot.slot}) is not contiguous (strides {list(weight.stride())})")
         return weight

@@ -122,7 +122,13 @@ def test_with_data_parallelism_only_the_reduced_count_counts(here, there, reduce
     assert router.decide(_facts(here, reduced)) == router.decide(_facts(there, reduced))
 
 
-@given(st.lists(sizes, min_size=1, max_size=8), st.integers(1, 1024), st.integers(0, 3), st.sampled_from([1, 2, 4, 8]), capture_grids)
+@given(
+    st.lists(sizes, min_size=1, max_size=8),
+    st.integers(1, 1024),
+    st.integers(0, 3),
+    st.sampled_from([1, 2, 4, 8]),
+    capture_grids,
+)
 def test_real_tokens_within_the_base_budget_are_always_xlite(counts, max_num_seqs, speculative, tensor_parallel, grid):
     budget = token_budget(
         max_num_seqs=max_num_seqs,

@@ -57,9 +57,7 @@ class VllmCpuKernels:
         return out
 
     @staticmethod
-    def add_rms_norm(
-        x_TD: torch.Tensor, residual_TD: torch.Tensor, weight_D: torch.Tensor, eps: float
-    ) -> torch.Tensor:
+    def add_rms_norm(x_TD: torch.Tensor, residual_TD: torch.Tensor, weight_D: torch.Tensor, eps: float) -> torch.Tensor:
         # Normalises the unrounded sum, as vLLM's native layers do.
         ops.fused_add_rms_norm(x_TD, residual_TD, weight_D, eps)
         return x_TD
@@ -164,7 +162,7 @@ class VllmCpuKernels:
 
 
 def split_kv_cache(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """vLLM's CPU cache [blocks, K, block_size, 2H] as key and value views [blocks, K, block_size, H].
+    """VLLM's CPU cache [blocks, K, block_size, 2H] as key and value views [blocks, K, block_size, H].
 
     Inside a (block, head) the first half holds all keys and the second all values: they are not interleaved.
     """
@@ -174,7 +172,7 @@ def split_kv_cache(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _with_end(query_start_loc: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
-    """xlite takes [B] or [B + 1] starts; vLLM's kernels need the end of the last request too."""
+    """Xlite takes [B] or [B + 1] starts; vLLM's kernels need the end of the last request too."""
     if query_start_loc.shape[0] > lens.shape[0]:
         return query_start_loc
     return torch.cat([query_start_loc, query_start_loc[-1:] + lens[-1:]])

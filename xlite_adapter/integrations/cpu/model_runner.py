@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 import torch
-from arch_registry import builtin_registry
 from vllm import envs
 from vllm.distributed import get_tensor_model_parallel_rank, get_tp_group
 from vllm.forward_context import get_forward_context
@@ -14,6 +13,7 @@ from vllm.logger import init_logger
 from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
+from arch_registry import builtin_registry
 from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.config import Options
 from xlite_adapter.errors import UnsupportedOperationError
@@ -93,7 +93,9 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
     def _bind_kv_caches(self) -> None:
         layers = self.compilation_config.static_forward_context
         assert self.xlite.forward is not None, "vLLM loads the model before it allocates caches"
-        self.xlite.forward.bind_kv_caches([split_kv_cache(layers[name].kv_cache) for name in self.xlite.plan.layer_names])
+        self.xlite.forward.bind_kv_caches(
+            [split_kv_cache(layers[name].kv_cache) for name in self.xlite.plan.layer_names]
+        )
 
     # Per batch
 
@@ -125,9 +127,7 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
             tokens = positions.shape[-1] if positions is not None else 0
             xlite.record(NO_METADATA, BatchFacts(tokens, (), ()))
             return None
-        facts = read_facts(
-            metadata.query_start_loc.tolist(), metadata.seq_lens.tolist(), metadata.num_actual_tokens
-        )
+        facts = read_facts(metadata.query_start_loc.tolist(), metadata.seq_lens.tolist(), metadata.num_actual_tokens)
         if xlite.decide(facts).path is not Path.XLITE:
             return None
         assert xlite.forward is not None

@@ -20,9 +20,7 @@ class PackingRecord:
         self._weights: dict[torch.nn.Module, PackedLinear] = {}
         self._biases: dict[torch.nn.Module, torch.Tensor] = {}
 
-    def add(
-        self, layer: torch.nn.Module, shape: tuple[int, ...], dtype: torch.dtype, bias: torch.Tensor | None
-    ) -> None:
+    def add(self, layer: Any, shape: tuple[int, ...], dtype: torch.dtype, bias: torch.Tensor | None) -> None:
         """Record one layer after packing, with the shape and dtype of its weight and the bias that it had before.
 
         A layer that kept its weight is left to be bound as a tensor: embeddings do, and layers that cannot be packed.
@@ -43,7 +41,7 @@ class PackingRecord:
         return held
 
 
-def _multiply(layer: torch.nn.Module) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
+def _multiply(layer: Any) -> Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]:
     linear, weight = layer.cpu_linear, layer.weight
     # On AMX machines vLLM widens the bias of small layers to fp32, and their product takes no other.
     own_bias = getattr(layer, "bias", None)
@@ -66,7 +64,7 @@ def record_packing() -> Iterator[PackingRecord]:
     record = PackingRecord()
     pack = layer_utils.dispatch_cpu_unquantized_gemm
 
-    def recording(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+    def recording(layer: Any, *args: Any, **kwargs: Any) -> None:
         shape, dtype, bias = tuple(layer.weight.shape), layer.weight.dtype, getattr(layer, "bias", None)
         # Packing may assign to ``bias.data``: this alias keeps the original tensor.
         original_bias = None if bias is None else bias.data

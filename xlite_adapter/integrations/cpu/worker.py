@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from arch_registry import builtin_registry
 from vllm.v1.worker import cpu_worker
 
+from arch_registry import builtin_registry
 from xlite_adapter.config import Options
 from xlite_adapter.integrations.admission import graph_config, require_plan
 from xlite_adapter.integrations.cpu.model_runner import XliteCPUModelRunner
