@@ -5,6 +5,7 @@
     XliteAdapterError
     ├── ConfigurationError        xlite_graph_config or an XLITE_ADAPTER_* variable is wrong
     ├── RuntimeUnavailableError   the requested runtime cannot be loaded
+    ├── RankMismatchError         ranks of one engine differ in options, versions, spec or budget
     ├── WeightBindingError        the loaded module does not match the plan; carries every problem
     ├── UntrustedMetadataError    a batch's metadata contradicts itself and no native path can serve it
     ├── RuntimeForwardError       the runtime failed while it computed a batch; fatal for the worker
@@ -31,6 +32,10 @@ class ConfigurationError(XliteAdapterError):
 
 class RuntimeUnavailableError(XliteAdapterError):
     """The runtime that the options ask for cannot be loaded; the message says why and what to do."""
+
+
+class RankMismatchError(XliteAdapterError):
+    """Ranks of one engine differ in options, versions, spec or budget; both values are named."""
 
 
 class WeightBindingError(XliteAdapterError):

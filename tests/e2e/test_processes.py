@@ -25,13 +25,19 @@ def environment(**variables):
     return {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "PYTHONPATH": str(ROOT), **variables}
 
 
-def offline(model, folder, settings, **variables):
-    """Tokens and every rank's counts from a program that starts the engine with worker processes."""
+def program(name, model, folder, settings, **variables):
+    """A finished program that starts an engine, and the file that it was to write."""
     result = folder / "result.json"
-    command = [sys.executable, "-m", "tests.e2e.offline", str(model), str(result), "--settings", json.dumps(settings)]
+    command = [sys.executable, "-m", f"tests.e2e.{name}", str(model), str(result), "--settings", json.dumps(settings)]
     done = subprocess.run(
         command, env=environment(**variables), cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
+    return done, result
+
+
+def offline(model, folder, settings, **variables):
+    """Tokens and every rank's counts from a program that starts the engine with worker processes."""
+    done, result = program("offline", model, folder, settings, **variables)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return json.loads(result.read_text())
 
@@ -69,6 +75,16 @@ def test_two_ranks_give_the_tokens_of_one(checkpoint, stock, tmp_path, architect
     assert [record["rank"] for record in ranks[1][:1]] == [1]
     without_rank = [[{**record, "rank": None} for record in rank] for rank in ranks]
     assert without_rank[0] == without_rank[1]
+
+
+def test_ranks_that_differ_in_an_option_are_refused(checkpoint, tmp_path):
+    settings = {**engines.DECODE_ONLY, "tensor_parallel_size": 2}
+    model = checkpoint("LlamaForCausalLM")
+    done, _ = program("disagreeing", model, tmp_path, settings, VLLM_CPU_OMP_THREADS_BIND="0|1")
+    assert done.returncode != 0
+    assert "XLITE_ADAPTER_ON_UNSUPPORTED is 'error' on rank 0 and 'native' on rank 1" in done.stdout + done.stderr, (
+        done.stderr[-4000:]
+    )
 
 
 def test_resident_memory(tmp_path):

@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 import torch
+import vllm
 from vllm import envs
-from vllm.distributed import get_tensor_model_parallel_rank, get_tp_group
+from vllm.distributed import get_tensor_model_parallel_rank, get_tp_group, get_world_group
 from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
 from vllm.v1.attention.backends import cpu_attn
@@ -19,6 +20,7 @@ from xlite_adapter.config import Options
 from xlite_adapter.errors import UnsupportedOperationError
 from xlite_adapter.forward import BatchTensors, XliteForward
 from xlite_adapter.integrations.admission import require_plan
+from xlite_adapter.integrations.agreement import Facts, rank_facts, require_agreement
 from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels, split_kv_cache
 from xlite_adapter.integrations.cpu.packing import PackingRecord, record_packing
 from xlite_adapter.integrations.serving import XliteServing
@@ -34,7 +36,7 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)
-        options = Options.from_env(os.environ)
+        self._options = options = Options.from_env(os.environ)
         plan = require_plan(vllm_config, builtin_registry())
         self._xlite_api, name, version = load_runtime(options.runtime.value, "cpu")
         parallel = vllm_config.parallel_config
@@ -45,6 +47,8 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
     # Once per worker
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
+        versions = {"vllm version": vllm.__version__, "torch version": torch.__version__, "runtime": self.xlite.runtime}
+        require_agreement(rank_facts(self.xlite.plan, self._options, versions), _gather_over_ranks)
         with record_packing() as record:
             super().load_model(*args, **kwargs)
         self._bind_weights(record)
@@ -137,6 +141,13 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
     def _attention_metadata(self) -> Any:
         by_layer = get_forward_context().attn_metadata
         return by_layer.get(self.xlite.plan.layer_names[0]) if isinstance(by_layer, dict) else None
+
+
+def _gather_over_ranks(facts: Facts) -> list[Facts]:
+    world = get_world_group()
+    by_rank: list[Any] = [None] * world.world_size
+    torch.distributed.all_gather_object(by_rank, facts, group=world.cpu_group)
+    return by_rank
 
 
 def _batch(

@@ -1,0 +1,31 @@
+"""Ranks that are not alike."""
+
+import pytest
+
+from xlite_adapter.errors import RankMismatchError
+from xlite_adapter.integrations.agreement import require_agreement
+
+FACTS = {"vllm version": "0.30.0", "token budget": "96"}
+
+
+def test_alike():
+    require_agreement(FACTS, lambda facts: [facts, dict(FACTS), dict(FACTS)])
+
+
+@pytest.mark.parametrize(
+    ("other", "parts"),
+    [
+        ({**FACTS, "token budget": "64"}, ["token budget is '96' on rank 0 and '64' on rank 1"]),
+        ({"token budget": "96"}, ["vllm version is '0.30.0' on rank 0 and None on rank 1"]),
+        (
+            {"vllm version": "0.23.0", "token budget": "8", "XLITE_ADAPTER_TRACE": "/t"},
+            ["'0.23.0' on rank 1", "'8' on rank 1", "XLITE_ADAPTER_TRACE is None on rank 0 and '/t' on rank 1"],
+        ),
+    ],
+)
+def test_each_difference_is_named_with_both_values(other, parts):
+    for mine in (FACTS, other):
+        with pytest.raises(RankMismatchError) as error:
+            require_agreement(mine, lambda facts: [FACTS, other])
+        assert all(part in str(error.value) for part in parts)
+        assert "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY" in str(error.value)
