@@ -51,7 +51,7 @@ def test_json_values(report):
     assert full["tokens_equal_stock"] is False
     assert full["tokens_equal_stock_by_prompt"] == [True, False]
     assert full["batches_by_path"] == {"xlite": 5, "native": 0}
-    assert document["modes"]["stock"]["batches_by_path"] == {"native": 5}
+    assert document["modes"]["stock"]["batches_by_path"] == {"xlite": 0, "native": 5}
     assert decode_only["tokens_equal_stock"] is True
     assert decode_only["decode_step_ms_median"] == 10.0
     assert decode_only["ratio_to_stock"] == 0.5

@@ -19,7 +19,11 @@ def cache(monkeypatch, tmp_path):
 @pytest.fixture
 def commands(monkeypatch):
     """Stand in for pip and the conversion; the list of what was run."""
-    run = []
+
+    class Commands(list):
+        files = 3  # that the conversion writes
+
+    run = Commands()
 
     def fake(command, **options):
         run.append(command)
@@ -29,11 +33,19 @@ def commands(monkeypatch):
         else:
             assert Path(command[-2]).read_bytes() == b"weights"
             Path(command[-1]).mkdir()
-            (Path(command[-1]) / "config.json").write_text("{}")
+            for name in ("config.json", "model.safetensors", "tokenizer.json")[: run.files]:
+                (Path(command[-1]) / name).write_text("{}")
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(smollm2.subprocess, "run", fake)
     return run
+
+
+def test_an_incomplete_conversion_is_not_kept(cache, commands):
+    commands.files = 2
+    with pytest.raises(ModelUnavailableError, match=r"wrote no tokenizer\.json"):
+        smollm2.smollm2_path()
+    assert list(cache.iterdir()) == []
 
 
 def test_converts_once(cache, commands):

@@ -1,0 +1,46 @@
+# One interface for people and for CI. VENV=..., PYTHON=..., MODEL=... and DEMO_JSON=... may be given to any target.
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python -m
+UV := uv==0.13.9
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: ## Install the locked CPU environment into VENV (default .venv); nothing to do when it is up to date
+	@PYTHON="$(PYTHON)" scripts/install.sh "$(VENV)"
+
+demo: venv ## Serve a model in three modes and compare; MODEL=folder or hub name, DEMO_JSON=file
+	@$(RUN) xlite_adapter demo $(if $(MODEL),--model "$(MODEL)") $(if $(DEMO_JSON),--json "$(DEMO_JSON)")
+
+test: venv ## Run the tests; PYTEST_ADDOPTS=... reaches pytest
+	@$(RUN) pytest
+
+lint: venv ## Run ruff, mypy, import-linter and codespell
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/codespell
+
+format: venv ## Let ruff fix and format the code
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+# The resolver follows every Python version we support, which pip cannot. The pattern takes out torch, which
+# scripts/install.sh picks by machine, and what only its CUDA build needs (xgrammar names triton, but uses it on GPUs only).
+lock: ## Resolve requirements/cpu.lock anew (from setup.cfg, requirements/cpu.in and overrides.txt)
+	$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet $(UV)
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.10 --upgrade --no-annotate --no-header \
+	    --extra cpu --extra dev --override requirements/overrides.txt --output-file build/lock/all.txt \
+	    setup.cfg requirements/cpu.in
+	{ echo "# Written by 'make lock'; install with --no-deps, after torch (see scripts/install.sh)."; \
+	  grep -vE '^(torch|torchvision|torchaudio|torchcodec|triton|nvidia-[a-z0-9-]+|cuda-[a-z]+)==' build/lock/all.txt; \
+	} > requirements/cpu.lock
+
+clean: ## Remove .venv, caches and build output (not a VENV elsewhere, and not the converted model in the cache folder)
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

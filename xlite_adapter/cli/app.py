@@ -1,0 +1,41 @@
+"""The ``xlite-adapter`` command.
+
+Commands import what they need when they run, so ``--help`` and ``--version`` work without vllm and torch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from xlite_adapter._version import __version__
+from xlite_adapter.cli.demo import demo
+
+app = typer.Typer(
+    name="xlite-adapter",
+    help="Serve LLMs through xlite with vLLM.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"xlite-adapter {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Serve LLMs through xlite with vLLM: an out-of-tree plugin for Ascend NPUs, provable on a CPU."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
