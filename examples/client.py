@@ -1,11 +1,10 @@
-"""Ask the server of examples/serve.sh, and print what its plugin counted.
+"""Ask the server of examples/serve.sh, and print the answer as it comes.
 
 python examples/client.py ["a question"] [--url http://127.0.0.1:8000]
 """
 
 import argparse
 
-import httpx
 from openai import OpenAI
 
 
@@ -27,9 +26,6 @@ def main() -> None:
         if chunk.choices:
             print(chunk.choices[0].delta.content or "", end="", flush=True)
     print()
-
-    metrics = httpx.get(f"{arguments.url}/metrics").text.splitlines()
-    print(*(line for line in metrics if line.startswith("xlite")), sep="\n")
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ REFUSALS = (
 )
 
 INERT = (
-    Inert("how the file came about", ("_name_or_path", "_commit_hash", "transformers_version")),
+    Inert("how the file came about", ("_name_or_path", "_model_name_or_path", "_commit_hash", "transformers_version")),
     Inert("for transformers.js", ("transformers.js_config",)),
     Inert("the engine decides the dtype", ("dtype", "torch_dtype")),
     Inert("the engine chooses attention kernels", ("_attn_implementation", "_attn_implementation_autoset")),
@@ -141,7 +141,13 @@ INERT = (
     Inert("vLLM applies it to the logits, after the runtime's part", ("logit_scale",)),
     Inert("read by neither transformers nor vLLM", ("rope_interleaved", "is_llama_config")),
     Inert("without effect where there is no window", ("max_window_layers",)),
-    Inert("tokens and tokenizer", ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "tokenizer_class")),
+    Inert(
+        "tokens and tokenizer",
+        (
+            *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "cls_token_id"),
+            *("mask_token_id", "tokenizer_class"),
+        ),
+    ),
     Inert("outputs of transformers' own forward", ("output_hidden_states", "output_attentions", "return_dict")),
     Inert("labels of classifiers", ("id2label", "label2id", "num_labels", "problem_type", "finetuning_task")),
     Inert(

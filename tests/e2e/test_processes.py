@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.e2e import engines
 from tests.e2e.models import ARCHITECTURES
-
-ROOT = Path(__file__).parents[2]
-
-
-def environment(**variables):
-    return {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "PYTHONPATH": str(ROOT), **variables}
+from tests.e2e.servers import ask, environment, server
 
 
 def program(name, model, folder, settings, **variables):
@@ -108,62 +96,6 @@ def test_resident_memory(tmp_path):
     assert growth <= 0.05 * weights + workspace
 
 
-@contextmanager
-def server(model: str, *arguments: str, log: Path, **variables: str) -> Iterator[str]:
-    """The OpenAI server on a free port; yields its address once it is healthy."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "m"]
-    command += ["--host", "127.0.0.1", "--port", str(port), *arguments]
-    with log.open("w") as output:
-        process = subprocess.Popen(command, env=environment(**variables), stdout=output, stderr=subprocess.STDOUT)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _wait(process, f"{address}/health", log)
-        yield address
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        assert process.poll() is None, f"the server stopped:\n{log.read_text()[-4000:]}"
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except OSError:
-            time.sleep(1)
-        else:
-            return
-    raise AssertionError(f"the server did not start:\n{log.read_text()[-4000:]}")
-
-
-def chat(address, text, stream):
-    body = {
-        "model": "m",
-        "messages": [{"role": "user", "content": text}],
-        "temperature": 0,
-        "max_tokens": 24,
-        "stream": stream,
-    }
-    request = urllib.request.Request(
-        f"{address}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=120) as response:
-        if not stream:
-            return json.load(response)["choices"][0]["message"]["content"]
-        lines = [line.decode().strip().removeprefix("data: ") for line in response]
-    chunks = [json.loads(line) for line in lines if line and line != "[DONE]"]
-    assert lines[-2] == "[DONE]" or lines[-1] == "[DONE]"
-    assert len(chunks) > 5
-    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
-
-
 QUESTIONS = ["What is the capital of France?", "Count from one to ten."]
 
 
@@ -185,9 +117,10 @@ def test_the_openai_server(tmp_path):
     arguments += ["--kv-cache-memory-bytes", str(1 << 28)]
     arguments += ["--additional-config", json.dumps({"xlite_graph_config": {"enabled": True}})]
     trace = tmp_path / "trace"
-    with server(model, *arguments, log=tmp_path / "server.log", XLITE_ADAPTER_TRACE=str(trace)) as address:
-        assert [chat(address, text, stream=False) for text in QUESTIONS] == expected
-        assert [chat(address, text, stream=True) for text in QUESTIONS] == expected
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, *arguments]
+    with server(command, tmp_path / "server.log", XLITE_ADAPTER_TRACE=str(trace)) as address:
+        assert [ask(address, text, stream=False) for text in QUESTIONS] == expected
+        assert [ask(address, text, stream=True) for text in QUESTIONS] == expected
     paths = {record["path"] for record in records(trace.with_name("trace.rank0.jsonl"))}
     assert paths == {"xlite", "native"}
     assert "Paris" in expected[0]

@@ -18,6 +18,8 @@ SERVED = {
     "Qwen/Qwen2.5-7B": ("qwen2", 128, "default", 1e6, 131072),
     "Qwen/Qwen3-8B": ("qwen3", 128, "default", 1e6, 40960),
     "HuggingFaceTB/SmolLM2-135M": ("llama", 64, "default", 1e5, 8192),
+    # As transformers writes it when it converts the GGUF file.
+    "HuggingFaceTB/SmolLM2-135M-Instruct-GGUF": ("llama", 64, "default", 1e5, 8192),
 }
 REFUSED = {"mistralai/Mistral-7B-v0.1": {FindingCode.SLIDING_WINDOW}}
 
@@ -48,5 +50,6 @@ def test_refused(name):
 
 
 def test_smollm_cannot_be_split_in_two():
+    """It has three KV heads."""
     result = _plan("HuggingFaceTB/SmolLM2-135M", tp=2)
     assert {finding.code for finding in result.findings} == {FindingCode.PARALLEL}
