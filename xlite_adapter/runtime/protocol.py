@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -35,6 +35,32 @@ class RuntimeApi(Protocol):
     AttnMetaV2: Any
     AttnType: Any
     ScoringFuncType: Any
+
+
+class Batch(NamedTuple):
+    """Checked metadata of one forward; T tokens, B requests, W width of the block table.
+
+    ``lens`` [B], ``cached_lens`` [B], ``query_start_loc`` [B + 1], ``block_table`` [B, W] and ``slots`` [T] are int32,
+    ``positions`` [T] is int64.
+    """
+
+    tokens: int
+    lens: torch.Tensor
+    cached_lens: torch.Tensor
+    query_start_loc: torch.Tensor
+    block_table: torch.Tensor
+    slots: torch.Tensor
+    positions: torch.Tensor
+
+
+class AttentionShape(NamedTuple):
+    """Multi-head attention of one rank: query heads, key-value heads, head_dim, tokens in a KV block, model dtype."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: torch.dtype
 
 
 class Kernels(Protocol):
@@ -76,9 +102,7 @@ class Kernels(Protocol):
         """
         ...
 
-    def check_kv_cache(
-        self, kv_layer: Sequence[torch.Tensor], block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> None:
+    def check_kv_cache(self, kv_layer: Sequence[torch.Tensor], shape: AttentionShape) -> None:
         """Raise RuntimeError when one layer's (k, v) is not the layout that these kernels read and write.
 
         Whatever the layout, dim 0 of ``kv_layer[0]`` counts blocks: block ids and slots are checked against it. Called
@@ -86,19 +110,7 @@ class Kernels(Protocol):
         """
         ...
 
-    def begin(
-        self,
-        lens_B: torch.Tensor,
-        cached_lens_B: torch.Tensor,
-        query_start_loc: torch.Tensor,
-        block_table_BW: torch.Tensor,
-        slots_T: torch.Tensor,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        block_size: int,
-        dtype: torch.dtype,
-    ) -> Any:
+    def begin(self, batch: Batch, shape: AttentionShape) -> Any:
         """State shared by all layers of one forward: what the kernels derive once from lengths and tables.
 
         The integer tensors are int32; ``query_start_loc`` is [B + 1], ``dtype`` the

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from vllm import _custom_ops as ops
 
-from xlite_adapter.runtime.protocol import LinearWeight
+from xlite_adapter.runtime.protocol import AttentionShape, Batch, LinearWeight
 
 
 class AttentionState(NamedTuple):
@@ -22,9 +22,7 @@ class AttentionState(NamedTuple):
     block_table: torch.Tensor  # [B, W] int32
     slots: torch.Tensor  # [T] int64
     scheduler_metadata: torch.Tensor
-    heads: int
-    kv_heads: int
-    head_dim: int
+    shape: AttentionShape
     scale: float
 
 
@@ -79,48 +77,34 @@ class VllmCpuKernels:
         ops.rotary_embedding(positions_T, q_TNH, k_TKH, head_dim, table_PR, True)
 
     @staticmethod
-    def check_kv_cache(
-        kv_layer: Sequence[torch.Tensor], block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> None:
+    def check_kv_cache(kv_layer: Sequence[torch.Tensor], shape: AttentionShape) -> None:
+        expected = (shape.kv_heads, shape.block_size, shape.head_dim)
         for name, cache in zip(("key", "value"), kv_layer, strict=True):
-            if tuple(cache.shape[1:]) != (kv_heads, block_size, head_dim) or cache.dtype != dtype:
+            if tuple(cache.shape[1:]) != expected or cache.dtype != shape.dtype:
                 raise RuntimeError(
                     f"the {name} cache is {list(cache.shape)} {cache.dtype}; vLLM's CPU kernels need "
-                    f"[blocks, {kv_heads}, {block_size}, {head_dim}] {dtype}"
+                    f"[blocks, {', '.join(map(str, expected))}] {shape.dtype}"
                 )
 
-    def begin(
-        self,
-        lens_B: torch.Tensor,
-        cached_lens_B: torch.Tensor,
-        query_start_loc: torch.Tensor,
-        block_table_BW: torch.Tensor,
-        slots_T: torch.Tensor,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        block_size: int,
-        dtype: torch.dtype,
-    ) -> AttentionState:
-        seq_lens = lens_B + cached_lens_B
-        starts = _with_end(query_start_loc, lens_B)
+    def begin(self, batch: Batch, shape: AttentionShape) -> AttentionState:
+        seq_lens = batch.lens + batch.cached_lens
         scheduler_metadata = ops.cpu_attn_get_scheduler_metadata(
-            num_reqs=lens_B.shape[0],
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=head_dim,
+            num_reqs=seq_lens.shape[0],
+            num_heads=shape.heads,
+            num_kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
             seq_lens=seq_lens,
-            dtype=dtype,
-            query_start_loc=starts,
+            dtype=shape.dtype,
+            query_start_loc=batch.query_start_loc,
             causal=True,
             sliding_window_size=-1,
             isa=self._isa,
             enable_kv_split=self._split_kv,
         )
-        slots = slots_T.to(torch.int64)
-        scale = head_dim**-0.5
+        slots = batch.slots.to(torch.int64)
+        scale = shape.head_dim**-0.5
         return AttentionState(
-            starts, seq_lens, block_table_BW, slots, scheduler_metadata, heads, kv_heads, head_dim, scale
+            batch.query_start_loc, seq_lens, batch.block_table, slots, scheduler_metadata, shape, scale
         )
 
     def attention(
@@ -131,19 +115,19 @@ class VllmCpuKernels:
         v_TKH: torch.Tensor,
         kv_layer: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        tokens, head_dim = q_TNH.shape[0], state.head_dim
+        tokens, (heads, kv_heads, head_dim) = q_TNH.shape[0], state.shape[:3]
         key_cache, value_cache = kv_layer
         ops.cpu_attn_reshape_and_cache(
-            k_TKH.view(tokens, state.kv_heads, head_dim),
-            v_TKH.view(tokens, state.kv_heads, head_dim),
+            k_TKH.view(tokens, kv_heads, head_dim),
+            v_TKH.view(tokens, kv_heads, head_dim),
             key_cache,
             value_cache,
             state.slots,
             self._isa,
         )
-        out = q_TNH.new_empty(tokens, state.heads, head_dim)
+        out = q_TNH.new_empty(tokens, heads, head_dim)
         ops.cpu_attention_with_kv_cache(
-            query=q_TNH.view(tokens, state.heads, head_dim),
+            query=q_TNH.view(tokens, heads, head_dim),
             key_cache=key_cache,
             value_cache=value_cache,
             output=out,
@@ -158,7 +142,7 @@ class VllmCpuKernels:
             scheduler_metadata=state.scheduler_metadata,
             s_aux=None,
         )
-        return out.view(tokens, state.heads * head_dim)
+        return out.view(tokens, heads * head_dim)
 
 
 def split_kv_cache(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -169,10 +153,3 @@ def split_kv_cache(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     blocks, kv_heads, block_size, double = cache.shape
     keys, values = cache.view(blocks, kv_heads, 2 * block_size, double // 2).chunk(2, dim=2)
     return keys, values
-
-
-def _with_end(query_start_loc: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
-    """Xlite takes [B] or [B + 1] starts; vLLM's kernels need the end of the last request too."""
-    if query_start_loc.shape[0] > lens.shape[0]:
-        return query_start_loc
-    return torch.cat([query_start_loc, query_start_loc[-1:] + lens[-1:]])

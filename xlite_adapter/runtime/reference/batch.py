@@ -7,29 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 
+from xlite_adapter.runtime.protocol import Batch
 from xlite_adapter.runtime.reference import checks
 from xlite_adapter.runtime.reference.checks import Limits
 from xlite_adapter.runtime.reference.metadata import AttnMeta, AttnMetaV2
-
-
-class Batch(NamedTuple):
-    """Checked metadata of one forward.
-
-    ``lens`` [B], ``cached_lens`` [B], ``query_start_loc`` [B + 1], ``block_table`` [B, W] and ``slots`` [T] are int32,
-    ``positions`` [T] is int64.
-    """
-
-    tokens: int
-    lens: torch.Tensor
-    cached_lens: torch.Tensor
-    query_start_loc: torch.Tensor
-    block_table: torch.Tensor
-    slots: torch.Tensor
-    positions: torch.Tensor
 
 
 def from_v2(meta: object, tokens: int, rope_rows: int, num_blocks: int, limits: Limits) -> Batch:

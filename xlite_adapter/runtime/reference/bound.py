@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xlite_adapter.runtime.protocol import Kernels
+from xlite_adapter.runtime.protocol import AttentionShape, Batch, Kernels
 from xlite_adapter.runtime.reference import checks, dense
-from xlite_adapter.runtime.reference.batch import Batch
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.init_checks import block_size_of
 from xlite_adapter.runtime.reference.runtime import Runtime
@@ -113,7 +112,7 @@ class BoundModel:
             raise RuntimeError(f"kv_cache has {len(kv_cache)} layers, the model has {len(model.layers)}")
         for layer, kv_layer in enumerate(kv_cache):
             try:
-                kernels.check_kv_cache(kv_layer, model.block_size, model.kv_heads, model.head_dim, self.limits.dtype)
+                kernels.check_kv_cache(kv_layer, model.attention)
             except RuntimeError as error:
                 raise RuntimeError(f"kv_cache[{layer}]: {error}") from error
         return min(kv_layer[0].shape[0] for kv_layer in kv_cache)
@@ -121,8 +120,9 @@ class BoundModel:
     def workspace_bytes(self) -> int:
         """Bytes of the largest set of activations that live at once in a forward of ``max_m`` tokens."""
         model, config = self.dense, self._config
-        qkv = (model.heads + 2 * model.kv_heads) * model.head_dim
-        widest = max(qkv + model.heads * model.head_dim, 3 * config.intermediate_size // model.tp_size)
+        heads, kv_heads, head_dim = model.attention[:3]
+        qkv_and_output = 2 * (heads + kv_heads) * head_dim
+        widest = max(qkv_and_output, 3 * config.intermediate_size // model.tp_size)
         return config.max_m * (2 * config.hidden_size + widest) * self.limits.dtype.itemsize
 
 
@@ -152,10 +152,9 @@ def _bind_weights(model: Model, config: ModelConfig, rank: int) -> dense.DenseMo
         layers=tuple(_bind_layer(model, layer, config, captures.get(layer, -1)) for layer in range(config.n_layers)),
         final_capture=captures.get(config.n_layers, -1),
         eps=config.norm_eps,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head_dim=config.head_dim,
-        block_size=block_size_of(config),
+        attention=AttentionShape(
+            sizes.heads, sizes.kv_heads, config.head_dim, block_size_of(config), model.embed.dtype
+        ),
         tp_rank=rank,
         tp_size=config.def_tp_size,
     )

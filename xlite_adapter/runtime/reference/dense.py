@@ -15,8 +15,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from xlite_adapter.runtime.protocol import Kernels, LinearWeight
-from xlite_adapter.runtime.reference.batch import Batch
+from xlite_adapter.runtime.protocol import AttentionShape, Batch, Kernels, LinearWeight
 
 
 class Layer(NamedTuple):
@@ -46,10 +45,7 @@ class DenseModel(NamedTuple):
     layers: tuple[Layer, ...]
     final_capture: int
     eps: float
-    heads: int
-    kv_heads: int
-    head_dim: int
-    block_size: int
+    attention: AttentionShape
     tp_rank: int
     tp_size: int
 
@@ -78,21 +74,10 @@ def run_layers(
     linear, rms_norm, add_rms_norm = kernels.linear, kernels.rms_norm, kernels.add_rms_norm
     silu_and_mul, rope, attention = kernels.silu_and_mul, kernels.rope, kernels.attention
     reduce = kernels.all_reduce if model.tp_size > 1 else None
-    eps, heads, kv_heads, head_dim = model.eps, model.heads, model.kv_heads, model.head_dim
+    eps, (heads, kv_heads, head_dim) = model.eps, model.attention[:3]
     sizes = (heads * head_dim, kv_heads * head_dim, kv_heads * head_dim)
     tokens, positions_T = batch.tokens, batch.positions
-    state = kernels.begin(
-        batch.lens,
-        batch.cached_lens,
-        batch.query_start_loc,
-        batch.block_table,
-        batch.slots,
-        heads,
-        kv_heads,
-        head_dim,
-        model.block_size,
-        residual_TD.dtype,
-    )
+    state = kernels.begin(batch, model.attention)
     x = rms_norm(residual_TD, model.first_norm, eps)
     for layer, kv_layer in zip(model.layers, kv_cache, strict=True):
         w_qkv, b_qkv, w_q_norm, w_k_norm, w_out, w_mlp_norm, w_gate_up, w_down, w_next_norm, capture = layer

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 
-from xlite_adapter.runtime.protocol import LinearWeight
+from xlite_adapter.runtime.protocol import AttentionShape, Batch, LinearWeight
 
 
 class Request(NamedTuple):
@@ -34,9 +34,7 @@ class AttentionState(NamedTuple):
     requests: list[Request]
     slot_block: torch.Tensor
     slot_offset: torch.Tensor
-    heads: int
-    kv_heads: int
-    head_dim: int
+    shape: AttentionShape
 
 
 class TorchKernels:
@@ -87,47 +85,33 @@ class TorchKernels:
             first, second = rotated.float().chunk(2, dim=-1)
             rotated.copy_(torch.cat([first * cos_T1J - second * sin_T1J, second * cos_T1J + first * sin_T1J], dim=-1))
 
-    def check_kv_cache(
-        self, kv_layer: Sequence[torch.Tensor], block_size: int, kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> None:
+    def check_kv_cache(self, kv_layer: Sequence[torch.Tensor], shape: AttentionShape) -> None:
         """Raise RuntimeError unless the layer is a pair of [blocks, block_size, K, H], dense within a block."""
         if len(kv_layer) != 2:
             raise RuntimeError(f"expected a pair (k, v), got {len(kv_layer)} tensors")
         for name, cache in zip(("k", "v"), kv_layer, strict=True):
-            expected = (block_size, kv_heads, head_dim)
+            expected = (shape.block_size, shape.kv_heads, shape.head_dim)
             if cache.dim() != 4 or tuple(cache.shape[1:]) != expected:
                 raise RuntimeError(
                     f"{name}: expected shape (blocks, {', '.join(map(str, expected))}), got {tuple(cache.shape)}"
                 )
-            if cache.dtype != dtype:
-                raise RuntimeError(f"{name}: expected dtype {dtype}, got {cache.dtype}")
+            if cache.dtype != shape.dtype:
+                raise RuntimeError(f"{name}: expected dtype {shape.dtype}, got {cache.dtype}")
             if not cache[:1].is_contiguous():
                 raise RuntimeError(f"{name}: dims 1 to 3 must be dense, got strides {cache.stride()}")
         if kv_layer[0].shape[0] != kv_layer[1].shape[0]:
             raise RuntimeError(f"k has {kv_layer[0].shape[0]} blocks, v has {kv_layer[1].shape[0]}")
 
-    def begin(
-        self,
-        lens_B: torch.Tensor,
-        cached_lens_B: torch.Tensor,
-        query_start_loc: torch.Tensor,
-        block_table_BW: torch.Tensor,
-        slots_T: torch.Tensor,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        block_size: int,
-        dtype: torch.dtype,
-    ) -> AttentionState:
+    def begin(self, batch: Batch, shape: AttentionShape) -> AttentionState:
         """Split the batch into requests, and the slots into blocks and offsets."""
         requests = []
-        lengths = zip(query_start_loc.tolist(), lens_B.tolist(), cached_lens_B.tolist(), strict=False)
-        for row, (first, length, cached) in enumerate(lengths):
+        starts, lens = batch.query_start_loc.tolist(), batch.lens.tolist()
+        for row, (first, length, cached) in enumerate(zip(starts, lens, batch.cached_lens.tolist(), strict=False)):
             context = cached + length
-            blocks = block_table_BW[row, : -(-context // block_size)]
+            blocks = batch.block_table[row, : -(-context // shape.block_size)]
             requests.append(Request(first, length, context, blocks))
-        slots_T = slots_T.long()
-        return AttentionState(requests, slots_T // block_size, slots_T % block_size, heads, kv_heads, head_dim)
+        slots_T = batch.slots.long()
+        return AttentionState(requests, slots_T // shape.block_size, slots_T % shape.block_size, shape)
 
     def attention(
         self,
@@ -139,13 +123,13 @@ class TorchKernels:
     ) -> torch.Tensor:
         """Write k and v to their slots, then attend request by request: [T, N*H]."""
         k_cache, v_cache = kv_layer
-        kv_shape = (-1, state.kv_heads, state.head_dim)
-        k_cache[state.slot_block, state.slot_offset] = k_TKH.view(kv_shape)
-        v_cache[state.slot_block, state.slot_offset] = v_TKH.view(kv_shape)
+        heads, kv_heads, head_dim = state.shape[:3]
+        k_cache[state.slot_block, state.slot_offset] = k_TKH.view(-1, kv_heads, head_dim)
+        v_cache[state.slot_block, state.slot_offset] = v_TKH.view(-1, kv_heads, head_dim)
         out_TNH = torch.empty(q_TNH.shape, dtype=q_TNH.dtype, device=q_TNH.device)
         for request in state.requests:
             rows = slice(request.first, request.first + request.length)
-            q_LNH = q_TNH[rows].view(-1, state.heads, state.head_dim)
+            q_LNH = q_TNH[rows].view(-1, heads, head_dim)
             k_SKH = k_cache[request.blocks].flatten(0, 1)[: request.context]
             v_SKH = v_cache[request.blocks].flatten(0, 1)[: request.context]
             out_TNH[rows] = _causal_attention(q_LNH, k_SKH, v_SKH)
