@@ -66,6 +66,7 @@ class FindingCode(str, Enum):
     POOLING = "pooling"
     RUNTIME = "runtime"
     SPECULATION = "speculation"
+    WEIGHT_TRANSFER = "weight-transfer"
     WORKER = "worker"
 
 

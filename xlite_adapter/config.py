@@ -39,7 +39,7 @@ class XliteGraphConfig(BaseModel):
         if not isinstance(additional_config, Mapping):
             # vLLM accepts other objects here (SupportsHash); they cannot carry our key.
             return cls()
-        _check_key_spelling(additional_config)
+        _check_key_spelling(additional_config, cls.model_fields)
         section = additional_config.get(CONFIG_KEY)
         if section is None:
             return cls()
@@ -66,9 +66,9 @@ class XliteGraphConfig(BaseModel):
                 f"{where} is not a known key (value {value!r}); allowed: {_listed(cls.model_fields)}."
                 f"{_did_you_mean(key, cls.model_fields)} Other options are {ENV_PREFIX}* environment variables."
             )
+        quoted = " Write it without quotes." if isinstance(value, str) else ""
         return (
-            f"{where} is {value!r} ({type(value).__name__}); allowed: true or false (a JSON or Python boolean). "
-            "Write it without quotes."
+            f"{where} is {value!r} ({type(value).__name__}); allowed: true or false, a JSON or Python boolean.{quoted}"
         )
 
 
@@ -144,13 +144,20 @@ def _variable(field: str) -> str:
     return f"{ENV_PREFIX}{field.upper()}"
 
 
-def _check_key_spelling(additional_config: Mapping[str, Any]) -> None:
-    """A misspelt section would disable xlite in silence: other plugins' keys pass, near misses do not."""
-    for key in additional_config:
-        if key != CONFIG_KEY and difflib.get_close_matches(str(key).lower(), [CONFIG_KEY], cutoff=0.8):
+def _check_key_spelling(additional_config: Mapping[str, Any], fields: Iterable[str]) -> None:
+    """A misspelt or misplaced section would disable xlite in silence; keys of other plugins pass."""
+    for key in map(str, additional_config):
+        if key == CONFIG_KEY:
+            continue
+        if key in fields:
             raise ConfigurationError(
-                f"additional_config has the key {key!r}, which looks like a misspelt {CONFIG_KEY!r}. "
-                f"Write {CONFIG_KEY!r}, or rename the key if it belongs to something else."
+                f"additional_config has the key {key!r} at its top level; it belongs inside {CONFIG_KEY!r}: "
+                f"{{{CONFIG_KEY!r}: {{{key!r}: {additional_config[key]!r}}}}}."
+            )
+        if "xlite" in key.lower() or difflib.get_close_matches(key.lower(), [CONFIG_KEY], cutoff=0.8):
+            raise ConfigurationError(
+                f"additional_config has the key {key!r} (value {additional_config[key]!r}), which looks like a "
+                f"misspelt {CONFIG_KEY!r}. Write {CONFIG_KEY!r}, or rename the key if it belongs to something else."
             )
 
 

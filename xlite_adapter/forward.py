@@ -60,7 +60,7 @@ class XliteForward:
         output = self.built.output[: facts.tokens]
         try:
             self._run(batch, self._metadata(batch, facts), self._kv_caches, output, stream)
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:
             raise RuntimeForwardError(
                 f"xlite failed on a batch of {facts.tokens} tokens in {facts.requests} requests "
                 f"(new tokens {_head(facts.lens)}, cached {_head(facts.cached_lens)}): {error}"

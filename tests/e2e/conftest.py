@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 
@@ -57,3 +58,13 @@ def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureF
     logger.addHandler(caplog.handler)
     yield caplog
     logger.removeHandler(caplog.handler)
+
+
+@pytest.fixture
+def unplugged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the plugin had been left out of VLLM_PLUGINS."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    monkeypatch.setenv("VLLM_PLUGINS", "")
+    step = inspect.unwrap(CpuPlatform.check_and_update_config.__func__)
+    monkeypatch.setattr(CpuPlatform, "check_and_update_config", classmethod(getattr(step, "__func__", step)))

@@ -84,12 +84,8 @@ def test_disabled_and_absent_are_stock(checkpoint):
         assert config.parallel_config.worker_cls == "vllm.v1.worker.cpu_worker.CPUWorker"
 
 
-def test_a_worker_named_by_the_user_works_without_the_plugin(checkpoint, stock, monkeypatch):
-    monkeypatch.setenv("VLLM_PLUGINS", "")
-    from vllm.platforms.cpu import CpuPlatform
-
-    wrapped = CpuPlatform.__dict__["check_and_update_config"].__func__
-    monkeypatch.setattr(CpuPlatform, "check_and_update_config", classmethod(wrapped.__wrapped__.__func__))
+@pytest.mark.usefixtures("unplugged")
+def test_a_worker_named_by_the_user_works_without_the_plugin(checkpoint, stock):
     ours = "xlite_adapter.integrations.cpu.worker.XliteCPUWorker"
     with engines.engine(checkpoint(LLAMA), **engines.DECODE_ONLY, worker_cls=ours) as llm:
         tokens = engines.generate(llm, engines.prompts()).tokens
@@ -133,12 +129,14 @@ def test_trace_and_counters_agree(checkpoint, tmp_path, monkeypatch):
     assert any(record["path"] == "xlite" and record["tokens"] > record["requests"] for record in records)
 
 
-def test_weights_cannot_be_reloaded_in_silence(checkpoint, stock):
+@pytest.mark.parametrize(
+    ("method", "arguments"), [("reload_weights", {"weights_path": "elsewhere"}), ("start_weight_update", {})]
+)
+def test_weights_cannot_be_replaced_in_silence(checkpoint, stock, method, arguments):
     """Stock vLLM mixes old and new weights here, so the request is refused and the engine serves on."""
-    model = checkpoint(LLAMA)
-    with engines.engine(model, **engines.FULL) as llm:
-        with pytest.raises(Exception, match=r"restart the engine with the new\s+checkpoint"):
-            llm.collective_rpc("reload_weights", kwargs={"weights_path": str(model)})
+    with engines.engine(checkpoint(LLAMA), **engines.FULL) as llm:
+        with pytest.raises(Exception, match=rf"{method} cannot replace weights.*restart the engine"):
+            llm.collective_rpc(method, kwargs=arguments)
         assert engines.generate(llm, engines.prompts()[:2]).tokens == stock(LLAMA).tokens[:2]
 
 

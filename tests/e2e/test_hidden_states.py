@@ -7,12 +7,11 @@ import torch
 
 from tests.e2e import engines
 
-# Relative L2 distance of a token's hidden state after the final norm. Both paths round to bf16 after each operator,
-# 30 layers deep and not always at the same places: each is about 1.5% off the fp32 result (median over tokens).
-MEDIAN_BOUND = 0.025
-WORST_BOUND = 0.1
-# xlite may be this much farther from the fp32 result than vLLM's own bf16 path is.
-TRUTH_RATIO = 1.25
+# Relative L2 distance of a token's hidden state after the final norm. Without compilation both paths round at the same
+# places and use the same matrix products, so the states are equal; an operator that rounds elsewhere gives 0.015.
+BOUND = 1e-4
+# Both are about 1.5% off an fp32 forward (median over tokens): what bf16 costs, 30 layers deep.
+TRUTH_BOUND = 0.025
 
 QUESTIONS = [
     "What is the capital of France?",
@@ -73,13 +72,12 @@ def chat(mode, questions, **settings):
 def test_both_paths_agree(both_paths, mode):
     chat(mode, QUESTIONS)
     distances = torch.cat([distance(ours, theirs) for _, ours, theirs in both_paths])
-    print(f"{len(distances)} tokens, median {distances.median():.4f}, worst {distances.max():.4f}")
+    print(f"{len(distances)} tokens, median {distances.median():.2e}, worst {distances.max():.2e}")
     assert len(both_paths) > 40
-    assert distances.median() <= MEDIAN_BOUND
-    assert distances.max() <= WORST_BOUND
+    assert distances.max() <= BOUND
 
 
-def test_xlite_is_as_close_to_the_truth_as_native(both_paths):
+def test_both_are_close_to_the_truth(both_paths):
     from transformers import AutoModelForCausalLM
 
     from xlite_adapter.verify.smollm2 import smollm2_path
@@ -92,4 +90,4 @@ def test_xlite_is_as_close_to_the_truth_as_native(both_paths):
         truth = model.model(ids.long()[None]).last_hidden_state[0]
     xlite, native = distance(ours, truth), distance(theirs, truth)
     print(f"median {xlite.median():.4f} against {native.median():.4f}, worst {xlite.max():.4f} {native.max():.4f}")
-    assert xlite.median() <= TRUTH_RATIO * native.median()
+    assert xlite.median() <= TRUTH_BOUND

@@ -6,10 +6,13 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+from vllm.config import CompilationMode
 
 from arch_registry import Registry, UnsupportedModelError
 from tests.e2e import engines
+from xlite_adapter.config import Options
 from xlite_adapter.integrations import plugin
+from xlite_adapter.integrations.admission import engine_findings
 
 LLAMA = "LlamaForCausalLM"
 CPU = "vllm.v1.worker.cpu_worker.CPUWorker"
@@ -91,6 +94,51 @@ def test_a_worker_without_counterpart_is_refused(config, monkeypatch):
     plugin.configure(made, chooses("other.Worker")[0])
     assert made.parallel_config.worker_cls == "other.Worker"
     assert made.additional_config["xlite_graph_config"]["enabled"] is False
+
+
+def test_full_mode_leaves_graphs_on_where_it_is_refused_late(config, monkeypatch):
+    """A platform that then chooses an unknown worker serves natively, with the graphs that it configured."""
+    monkeypatch.setenv("XLITE_ADAPTER_ON_UNSUPPORTED", "native")
+    made = config(engines.FULL, enforce_eager=False)
+    made.model_config.enforce_eager = False
+    made.compilation_config.mode = CompilationMode.DYNAMO_TRACE_ONCE
+    plugin.configure(made, chooses("other.Worker")[0])
+    assert made.compilation_config.mode == CompilationMode.DYNAMO_TRACE_ONCE
+    assert made.model_config.enforce_eager is False
+
+
+def test_our_class_named_by_a_user_is_judged_as_the_platforms_own(config):
+    made = config()
+    made.parallel_config.worker_cls = "xlite_adapter.integrations.cpu.worker.XliteCPUWorker"
+    with pytest.raises(UnsupportedModelError):
+        plugin.configure(made, lambda vllm_config: None, registry=Registry())
+    plugin.configure(made, lambda vllm_config: None)
+    assert made.parallel_config.worker_cls == OURS
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "code", "shown"),
+    [
+        ("parallel_config", "prefill_context_parallel_size", 2, "context-parallel", "2"),
+        ("parallel_config", "decode_context_parallel_size", 4, "context-parallel", "4"),
+        ("parallel_config", "enable_eplb", True, "eplb", "True"),
+        ("parallel_config", "enable_dbo", True, "dual-batch-overlap", "True"),
+        ("cache_config", "kv_sharing_fast_prefill", True, "kv-sharing", "True"),
+        ("cache_config", "sliding_window", 64, "sliding-window", "64"),
+        ("cache_config", "kv_offloading_size", 0.5, "kv-connector", "0.5"),
+        (None, "kv_transfer_config", SimpleNamespace(kv_connector="NixlConnector"), "kv-connector", "NixlConnector"),
+        (None, "weight_transfer_config", SimpleNamespace(backend="ipc"), "weight-transfer", "ipc"),
+    ],
+)
+def test_each_engine_setting_that_xlite_cannot_serve(config, section, name, value, code, shown):
+    made = config()
+    assert engine_findings(made, Options()) == []
+    setattr(made if section is None else getattr(made, section), name, value)
+    (finding,) = engine_findings(made, Options())
+    assert finding.code.value == code
+    assert name in finding.message
+    assert shown in finding.message
+    assert "xlite_graph_config" in finding.hint or "natively" in finding.hint or "instead" in finding.hint
 
 
 def test_under_the_native_policy_the_platform_sees_xlite_switched_off(config, monkeypatch):

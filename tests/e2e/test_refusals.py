@@ -101,19 +101,38 @@ def test_an_architecture_that_vllm_serves_and_xlite_does_not(checkpoint, tmp_pat
     assert "register" in message.lower()
 
 
-def test_unsupported_models_are_served_natively_on_request(checkpoint, tmp_path, monkeypatch, caplog_vllm):
+OURS = "xlite_adapter.integrations.cpu.worker.XliteCPUWorker"
+
+
+@pytest.mark.parametrize("worker", ["auto", OURS])
+def test_unsupported_models_are_served_natively_on_request(checkpoint, tmp_path, monkeypatch, caplog_vllm, worker):
     monkeypatch.setenv("XLITE_ADAPTER_ON_UNSUPPORTED", "native")
     model = edited(checkpoint(LLAMA), tmp_path, {"sliding_window": 128})
     requests = engines.prompts()[:4]
     with engines.engine(model) as llm:
         expected = engines.generate(llm, requests).tokens
     caplog_vllm.clear()
-    with engines.engine(model, **engines.DECODE_ONLY) as llm:
+    with engines.engine(model, **engines.DECODE_ONLY, worker_cls=worker) as llm:
         config = llm.llm_engine.vllm_config
         assert config.additional_config["xlite_graph_config"] == {"enabled": False}
         assert config.parallel_config.worker_cls == "vllm.v1.worker.cpu_worker.CPUWorker"
         assert engines.generate(llm, requests).tokens == expected
-    warnings = [record.getMessage() for record in caplog_vllm.records if "xlite cannot serve" in record.getMessage()]
+    assert_one_warning(caplog_vllm)
+
+
+def test_a_worker_named_by_the_user_serves_natively_on_request(
+    checkpoint, tmp_path, monkeypatch, caplog_vllm, unplugged
+):
+    monkeypatch.setenv("XLITE_ADAPTER_ON_UNSUPPORTED", "native")
+    model = edited(checkpoint(LLAMA), tmp_path, {"sliding_window": 128})
+    with engines.engine(model, **engines.DECODE_ONLY, worker_cls=OURS) as llm:
+        assert engines.xlite_stats(llm) == [{"active": False, "rank": 0}]
+        assert len(engines.generate(llm, engines.prompts()[:2]).tokens) == 2
+    assert_one_warning(caplog_vllm)
+
+
+def assert_one_warning(caplog):
+    warnings = [record.getMessage() for record in caplog.records if "xlite cannot serve" in record.getMessage()]
     assert len(warnings) == 1
     assert "sliding_window is 128" in warnings[0]
     assert "XLITE_ADAPTER_ON_UNSUPPORTED=native" in warnings[0]
@@ -144,9 +163,15 @@ def test_a_worker_class_of_the_user(checkpoint):
 
 def test_the_native_runtime_is_named_as_missing(checkpoint, monkeypatch):
     monkeypatch.setenv("XLITE_ADAPTER_RUNTIME", "native")
-    from xlite_adapter.errors import RuntimeUnavailableError
+    message = refused(checkpoint(LLAMA))
+    assert "XLITE_ADAPTER_RUNTIME is 'native'" in message
+    assert "XLITE_ADAPTER_RUNTIME=reference" in message
 
-    assert "XLITE_ADAPTER_RUNTIME=reference" in refused(checkpoint(LLAMA), RuntimeUnavailableError)
+
+def test_one_cause_is_one_finding(checkpoint, tmp_path):
+    keys = {"quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}}
+    message = refused(edited(checkpoint(LLAMA), tmp_path, keys), dtype="bfloat16")
+    assert message.count("[quantization]") == 1
 
 
 def test_an_unexpected_parameter_in_the_decoder(checkpoint, monkeypatch):

@@ -6,7 +6,7 @@ imported here: the configuration is handed in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from arch_registry import (
@@ -22,11 +22,13 @@ from arch_registry import (
     UnsupportedModelError,
     plan_model,
 )
-from xlite_adapter.config import XliteGraphConfig
-from xlite_adapter.routing import token_budget
+from xlite_adapter.config import Options, XliteGraphConfig
+from xlite_adapter.errors import RuntimeUnavailableError
+from xlite_adapter.routing import Router, effective_budget, token_budget
+from xlite_adapter.runtime.factory import load_runtime
 
 _ADVICE = "To serve it without xlite, leave xlite_graph_config out or set XLITE_ADAPTER_ON_UNSUPPORTED=native."
-_DISABLE = "disable it, or disable xlite_graph_config"
+_DISABLE = "Leave it off, or leave xlite_graph_config out."
 
 
 def graph_config(vllm_config: Any) -> XliteGraphConfig:
@@ -34,21 +36,24 @@ def graph_config(vllm_config: Any) -> XliteGraphConfig:
     return XliteGraphConfig.from_additional_config(vllm_config.additional_config)
 
 
-def admit(vllm_config: Any, registry: Registry) -> PlanResult:
+def admit(vllm_config: Any, registry: Registry, options: Options) -> PlanResult:
     """Every reason against xlite at once, or a plan."""
     planned = plan_engine(vllm_config, registry)
-    findings = (*engine_findings(vllm_config), *planned.findings)
+    told = {finding.code for finding in planned.findings}
+    # The engine copies some of the model's keys into its own settings: one cause, one finding.
+    findings = [finding for finding in engine_findings(vllm_config, options) if finding.code not in told]
+    findings += planned.findings
     refused = any(finding.severity is Severity.ERROR for finding in findings)
-    return PlanResult(None if refused else planned.plan, findings)
+    return PlanResult(None if refused else planned.plan, tuple(findings))
 
 
-def require_plan(vllm_config: Any, registry: Registry) -> RuntimePlan:
+def require_plan(vllm_config: Any, registry: Registry, options: Options) -> RuntimePlan:
     """The plan of an admitted configuration.
 
     Raises:
         UnsupportedModelError: With all findings.
     """
-    result = admit(vllm_config, registry)
+    result = admit(vllm_config, registry, options)
     if result.plan is None:
         raise refusal(vllm_config, result)
     return result.plan
@@ -60,10 +65,17 @@ def refusal(vllm_config: Any, result: PlanResult) -> UnsupportedModelError:
     return UnsupportedModelError(str(vllm_config.model_config.model), errors, _ADVICE)
 
 
+def make_router(vllm_config: Any, plan: RuntimePlan) -> Router:
+    """The router of a plan."""
+    budget = plan.limits.token_budget
+    sizes = vllm_config.compilation_config.cudagraph_capture_sizes or ()
+    return Router(budget, effective_budget(budget, data_parallel=plan.parallel.dp, capture_sizes=sizes))
+
+
 def plan_engine(vllm_config: Any, registry: Registry) -> PlanResult:
     """A plan from the configuration after overrides, keyed on the architecture that vLLM resolved."""
     model_config = vllm_config.model_config
-    config = HfConfig.from_dict(model_config.hf_text_config.to_dict())
+    config = HfConfig.from_dict(model_config.hf_text_config.to_dict(), source="model config")
     architecture = model_config.architecture
     return plan_model(config, registry, parallel_shape(vllm_config), limits(vllm_config), architecture)
 
@@ -98,13 +110,15 @@ def engine_budget(vllm_config: Any) -> int:
     )
 
 
-def engine_findings(vllm_config: Any) -> list[Finding]:
+def engine_findings(vllm_config: Any, options: Options) -> list[Finding]:
     """What the engine is asked to do that xlite cannot, beyond the model itself."""
     return [
         *_model_findings(vllm_config),
         *_parallel_findings(vllm_config.parallel_config),
         *_cache_findings(vllm_config),
+        *_transfer_findings(vllm_config),
         *_feature_findings(vllm_config),
+        *_runtime_findings(options, vllm_config.device_config.device_type),
     ]
 
 
@@ -112,17 +126,19 @@ def _model_findings(vllm_config: Any) -> Iterator[Finding]:
     model = vllm_config.model_config
     if model.quantization is not None:
         yield _refuse(
-            FindingCode.QUANTIZATION, "quantization", model.quantization, "none", "serve the unquantised checkpoint"
+            FindingCode.QUANTIZATION, "quantization", model.quantization, "none", "Serve the unquantised checkpoint."
         )
     if model.runner_type != "generate":
-        yield _refuse(FindingCode.POOLING, "runner", model.runner_type, "'generate'", "xlite runs causal decoders only")
+        yield _refuse(
+            FindingCode.POOLING, "runner", model.runner_type, "'generate'", "xlite runs causal decoders only."
+        )
     if model.using_transformers_backend():
         yield _refuse(
             FindingCode.MODEL_IMPL,
             "model_impl",
             model.model_impl,
             "vLLM's own model classes",
-            "set model_impl='vllm': the weight paths of a spec are those of vLLM's modules",
+            "Set model_impl='vllm': the weight paths of a spec are those of vLLM's modules.",
         )
 
 
@@ -134,7 +150,7 @@ def _parallel_findings(parallel: Any) -> Iterator[Finding]:
     ):
         size = getattr(parallel, name)
         if size != 1:
-            yield _refuse(code, name, size, "1", "use tensor parallelism instead")
+            yield _refuse(code, name, size, "1", "Use tensor parallelism instead.")
     if parallel.enable_eplb:
         yield _refuse(FindingCode.EPLB, "enable_eplb", True, "False", _DISABLE)
     if parallel.enable_dbo or parallel.use_ubatching:
@@ -150,30 +166,56 @@ def _cache_findings(vllm_config: Any) -> Iterator[Finding]:
             "kv_cache_dtype",
             cache.cache_dtype,
             f"'auto' or {dtype!r}",
-            "leave it on 'auto'",
+            "Leave it on 'auto'.",
+        )
+    if cache.sliding_window is not None:
+        yield _refuse(
+            FindingCode.SLIDING_WINDOW,
+            "cache_config.sliding_window",
+            cache.sliding_window,
+            "None",
+            "The runtime attends to the whole context; serve the model natively.",
         )
     if cache.kv_sharing_fast_prefill:
         yield _refuse(FindingCode.KV_SHARING, "kv_sharing_fast_prefill", True, "False", _DISABLE)
-    if vllm_config.kv_transfer_config is not None:
+
+
+def _transfer_findings(vllm_config: Any) -> Iterator[Finding]:
+    connector = vllm_config.kv_transfer_config
+    # vLLM makes a connector of an offloading size, but only after the platform's step.
+    offloading = vllm_config.cache_config.kv_offloading_size
+    for path, got in (
+        ("kv_transfer_config", None if connector is None else connector.kv_connector),
+        ("kv_offloading_size", offloading),
+    ):
+        if got is not None:
+            yield _refuse(
+                FindingCode.KV_CONNECTOR,
+                path,
+                got,
+                "none",
+                f"Connectors hook into the attention layers, which xlite bypasses. {_DISABLE}",
+            )
+    if vllm_config.weight_transfer_config is not None:
         yield _refuse(
-            FindingCode.KV_CONNECTOR,
-            "kv_transfer_config",
-            vllm_config.kv_transfer_config.kv_connector,
+            FindingCode.WEIGHT_TRANSFER,
+            "weight_transfer_config",
+            vllm_config.weight_transfer_config.backend,
             "none",
-            "per-layer connectors hook into the attention layers that xlite bypasses; " + _DISABLE,
+            f"Weights that are replaced under the runtime would be mixed with old ones. {_DISABLE}",
         )
 
 
 def _feature_findings(vllm_config: Any) -> Iterator[Finding]:
     if vllm_config.lora_config is not None:
-        yield _refuse(FindingCode.LORA, "enable_lora", True, "False", "merge the adapter into the checkpoint")
+        yield _refuse(FindingCode.LORA, "enable_lora", True, "False", "Merge the adapter into the checkpoint.")
     if vllm_config.speculative_config is not None:
         yield _refuse(
             FindingCode.SPECULATION,
             "speculative_config.method",
             vllm_config.speculative_config.method,
             "none in this version",
-            "remove speculative_config, or disable xlite_graph_config",
+            "Remove speculative_config, or leave xlite_graph_config out.",
         )
     if vllm_config.use_v2_model_runner:
         yield _refuse(
@@ -181,20 +223,34 @@ def _feature_findings(vllm_config: Any) -> Iterator[Finding]:
             "model runner",
             "V2",
             "V1",
-            "set VLLM_USE_V2_MODEL_RUNNER=0: the second runner has no place where a batch can be routed",
+            "Set VLLM_USE_V2_MODEL_RUNNER=0: the second runner has no place where a batch can be routed.",
         )
 
 
-def worker_finding(worker_cls: Any, standard: Mapping[str, str]) -> Finding:
-    """The platform chose a worker that the adapter has no counterpart of."""
+def _runtime_findings(options: Options, platform: str) -> Iterator[Finding]:
+    try:
+        load_runtime(options.runtime.value, platform)
+    except RuntimeUnavailableError as error:
+        message = str(error)
+        yield _refuse(
+            FindingCode.RUNTIME,
+            "XLITE_ADAPTER_RUNTIME",
+            options.runtime.value,
+            "a runtime that can be loaded",
+            f"{message[0].upper()}{message[1:]}.",
+        )
+
+
+def worker_finding(worker_cls: Any, standard: Iterable[str]) -> Finding:
+    """The platform or the user chose a worker that the adapter has no counterpart of."""
     return _refuse(
         FindingCode.WORKER,
         "parallel_config.worker_cls",
         worker_cls,
-        ", ".join(sorted(standard)),
-        "leave worker_cls on 'auto' on supported hardware, or disable xlite_graph_config",
+        ", ".join(standard),
+        "Leave worker_cls on 'auto' on supported hardware, or leave xlite_graph_config out.",
     )
 
 
 def _refuse(code: FindingCode, path: str, got: Any, expected: str, hint: str) -> Finding:
-    return Finding(code=code, path=path, got=got, expected=expected, hint=f"{hint[0].upper()}{hint[1:]}.")
+    return Finding(code=code, path=path, got=got, expected=expected, hint=hint)

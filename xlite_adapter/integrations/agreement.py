@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from arch_registry import RuntimePlan
@@ -13,7 +14,7 @@ Facts = Mapping[str, str]
 
 
 def rank_facts(plan: RuntimePlan, options: Options, versions: Facts) -> dict[str, str]:
-    """What must be the same on every rank: options, versions, spec and budget.
+    """What must be the same on every rank: options, versions, spec, budget and the other limits.
 
     Ray, for one, hands only environment variables with prefixes that it knows to its workers.
     """
@@ -23,7 +24,7 @@ def rank_facts(plan: RuntimePlan, options: Options, versions: Facts) -> dict[str
         **versions,
         "xlite-adapter version": __version__,
         "architecture": f"{plan.architecture} ({plan.spec})",
-        "token budget": str(plan.limits.token_budget),
+        **{name.replace("_", " "): str(value) for name, value in dataclasses.asdict(plan.limits).items()},
     }
 
 

@@ -13,12 +13,18 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from arch_registry import PlanResult, Registry, Severity, UnsupportedModelError, builtin_registry
+from arch_registry import PlanResult, Registry, Severity, builtin_registry
 from xlite_adapter.config import CONFIG_KEY, OnUnsupported, Options
 from xlite_adapter.integrations.admission import admit, graph_config, refusal, worker_finding
 
-# The platform's worker -> ours. vLLM resolves both from their names, late and in the worker's process.
-WORKERS = {"vllm.v1.worker.cpu_worker.CPUWorker": "xlite_adapter.integrations.cpu.worker.XliteCPUWorker"}
+_CPU = "xlite_adapter.integrations.cpu.worker"
+# What stands in worker_cls after the platform's step -> our worker: the platform's own choice, or our class where a
+# user names it. vLLM resolves these names late, in the worker's process. Ours has a name that no user gives, so that it
+# also says that the configuration was admitted.
+WORKERS = {
+    "vllm.v1.worker.cpu_worker.CPUWorker": f"{_CPU}.AdmittedXliteCPUWorker",
+    f"{_CPU}.XliteCPUWorker": f"{_CPU}.AdmittedXliteCPUWorker",
+}
 
 _WRAPPED = "__xlite_adapter__"
 
@@ -51,21 +57,19 @@ def configure(vllm_config: Any, platform_step: Callable[[Any], None], registry: 
         platform_step(vllm_config)
         return
     options = Options.from_env(os.environ)
-    if not _admitted(vllm_config, options, builtin_registry() if registry is None else registry):
+    if not admitted(vllm_config, options, builtin_registry() if registry is None else registry):
         platform_step(vllm_config)
         return
-    full_mode = graph_config(vllm_config).full_mode
-    if full_mode:
-        turn_graphs_off(vllm_config)
     platform_step(vllm_config)
-    _exchange_worker(vllm_config, options)
+    if _exchange_worker(vllm_config, options) and graph_config(vllm_config).full_mode:
+        turn_graphs_off(vllm_config)
 
 
 def _concerns_us(vllm_config: Any) -> bool:
-    """Not for configurations without a model, nor drafts, nor where our worker was chosen before.
+    """Not for configurations without a model, nor drafts, nor what was admitted before.
 
-    The step runs again on copies of a configuration (for the language model inside a larger one, for example); the
-    worker class tells that the whole was admitted already. A user who names our class gets the same checks from it.
+    The step runs again on copies of a configuration (for the language model inside a larger one, for example), and the
+    whole has been judged then.
     """
     model = vllm_config.model_config
     enabled = graph_config(vllm_config).enabled
@@ -74,10 +78,15 @@ def _concerns_us(vllm_config: Any) -> bool:
     return vllm_config.parallel_config.worker_cls not in WORKERS.values()
 
 
-def _admitted(vllm_config: Any, options: Options, registry: Registry) -> bool:
-    result = admit(vllm_config, registry)
+def admitted(vllm_config: Any, options: Options, registry: Registry) -> bool:
+    """Whether xlite serves this configuration; under the native policy a refusal switches it off, with one warning.
+
+    Raises:
+        UnsupportedModelError: It cannot, and the policy is ``error``.
+    """
+    result = admit(vllm_config, registry, options)
     worker_cls = vllm_config.parallel_config.worker_cls
-    if worker_cls != "auto" and worker_cls not in WORKERS:
+    if worker_cls not in ("auto", *WORKERS, *WORKERS.values()):
         # Known before the platform step: the platform keeps a class that the user names.
         result = PlanResult(None, (*result.findings, worker_finding(worker_cls, WORKERS)))
     for finding in result.findings:
@@ -85,14 +94,20 @@ def _admitted(vllm_config: Any, options: Options, registry: Registry) -> bool:
             _logger().warning("xlite: %s", finding.message)
     if result.plan is not None:
         return True
-    _refuse(vllm_config, refusal(vllm_config, result), options)
+    _refuse(vllm_config, result, options)
     return False
 
 
-def _refuse(vllm_config: Any, error: UnsupportedModelError, options: Options) -> None:
+def _refuse(vllm_config: Any, result: PlanResult, options: Options) -> None:
+    error = refusal(vllm_config, result)
     if options.on_unsupported is OnUnsupported.ERROR:
         raise error
-    _logger().warning("%s\nServing natively, since XLITE_ADAPTER_ON_UNSUPPORTED=native.", error)
+    findings = "\n".join(f"  - {finding.message}" for finding in error.findings)
+    _logger().warning(
+        "xlite cannot serve %s, so it is served natively (XLITE_ADAPTER_ON_UNSUPPORTED=native):\n%s",
+        error.subject,
+        findings,
+    )
     disable(vllm_config)
 
 
@@ -100,6 +115,9 @@ def disable(vllm_config: Any) -> None:
     """Switch xlite off in this configuration; other keys of additional_config stay."""
     section = {**vllm_config.additional_config[CONFIG_KEY], "enabled": False}
     vllm_config.additional_config = {**vllm_config.additional_config, CONFIG_KEY: section}
+    if vllm_config.parallel_config.worker_cls.startswith(_CPU):
+        # The platform chooses then, as without us.
+        vllm_config.parallel_config.worker_cls = "auto"
 
 
 def turn_graphs_off(vllm_config: Any) -> None:
@@ -114,14 +132,14 @@ def turn_graphs_off(vllm_config: Any) -> None:
     compilation.custom_ops = ["all" if op == "none" else op for op in compilation.custom_ops]
 
 
-def _exchange_worker(vllm_config: Any, options: Options) -> None:
+def _exchange_worker(vllm_config: Any, options: Options) -> bool:
     parallel = vllm_config.parallel_config
     ours = WORKERS.get(parallel.worker_cls)
-    if ours is not None:
-        parallel.worker_cls = ours
-        return
-    result = PlanResult(None, (worker_finding(parallel.worker_cls, WORKERS),))
-    _refuse(vllm_config, refusal(vllm_config, result), options)
+    if ours is None:
+        _refuse(vllm_config, PlanResult(None, (worker_finding(parallel.worker_cls, WORKERS),)), options)
+        return False
+    parallel.worker_cls = ours
+    return True
 
 
 def _logger() -> Any:

@@ -20,11 +20,14 @@ class XliteServing:
         plan: The admitted plan.
         router: Its budgets.
         options: Options of the environment.
+        engine: Identity of the engine, the same on all its ranks.
         rank: Rank of this worker over all data-parallel engines.
         runtime: Name and version of the runtime.
     """
 
-    def __init__(self, plan: RuntimePlan, router: Router, options: Options, rank: int, runtime: str) -> None:
+    def __init__(
+        self, plan: RuntimePlan, router: Router, options: Options, engine: str, rank: int, runtime: str
+    ) -> None:
         self.plan = plan
         self.router = router
         self.rank = rank
@@ -32,7 +35,7 @@ class XliteServing:
         self.counters = BatchCounters()
         self.forward: XliteForward | None = None
         self.eligible = False
-        self._trace = None if options.trace is None else BatchTrace(options.trace, rank, router.budget)
+        self._trace = None if options.trace is None else BatchTrace(options.trace, rank, router.budget, engine)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -54,6 +57,11 @@ class XliteServing:
         self.counters.count(decision, facts.tokens)
         if self._trace is not None:
             self._trace.write(decision, facts)
+
+    def close(self) -> None:
+        """Release the trace file."""
+        if self._trace is not None:
+            self._trace.close()
 
     def stats(self) -> dict[str, Any]:
         """What ``xlite_stats`` of a worker returns; plain data."""

@@ -98,12 +98,23 @@ class _Binder:
         width = plan.runtime_config["rope_head_dim"]
         if table.ndim != 2 or table.shape[1] != width:
             self.problems.append(f"{path} (rotary table) has shape {list(table.shape)}; expected [positions, {width}]")
+        elif any(other.data_ptr() != table.data_ptr() for other in self._tables(path)):
+            self.problems.append(
+                f"{path} (rotary table) is not shared by all layers; the runtime reads one table for all of them"
+            )
         elif table.shape[0] < plan.limits.max_seq_len:
             self.problems.append(
                 f"{path} (rotary table) covers {table.shape[0]} positions, but max_model_len is "
                 f"{plan.limits.max_seq_len}: lower max_model_len to {table.shape[0]}"
             )
         return table
+
+    def _tables(self, path: str) -> Iterator[torch.Tensor]:
+        """Every buffer of the decoder that is named like the rotary table."""
+        leaf = path.rpartition(".")[2]
+        for name, tensor in self._tensors.items():
+            if name.startswith(f"{self._plan.decoder}.") and name.endswith(f".{leaf}"):
+                yield tensor
 
 
 def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

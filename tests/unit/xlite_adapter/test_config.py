@@ -40,12 +40,22 @@ def test_good_sections(additional_config, enabled, full_mode):
         ({"xlite_graph_config": [1]}, ["xlite_graph_config", "list"]),
         ({"xlite_graph_confg": {"enabled": True}}, ["'xlite_graph_confg'", "'xlite_graph_config'"]),
         ({"xlite-graph-config": {"enabled": True}}, ["'xlite-graph-config'", "'xlite_graph_config'"]),
+        ({"xlite_graph": {"enabled": True}}, ["'xlite_graph'", "{'enabled': True}", "'xlite_graph_config'"]),
+        ({"enabled": True}, ["'enabled'", "belongs inside", "{'xlite_graph_config': {'enabled': True}}"]),
+        ({"full_mode": True}, ["'full_mode'", "belongs inside"]),
     ],
 )
 def test_bad_sections(additional_config, parts):
     with pytest.raises(ConfigurationError) as error:
         XliteGraphConfig.from_additional_config(additional_config)
     assert all(part in str(error.value) for part in parts)
+
+
+def test_only_quoted_values_are_told_to_lose_their_quotes():
+    for value, told in (("true", True), (1, False), (None, False)):
+        with pytest.raises(ConfigurationError) as error:
+            XliteGraphConfig.from_additional_config(section(enabled=value))
+        assert ("quotes" in str(error.value)) == told
 
 
 def test_every_problem_is_reported_at_once():

@@ -17,16 +17,15 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from arch_registry import builtin_registry
 from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.config import Options
-from xlite_adapter.errors import UnsupportedOperationError
 from xlite_adapter.forward import BatchTensors, XliteForward
-from xlite_adapter.integrations.admission import require_plan
+from xlite_adapter.integrations.admission import make_router, require_plan
 from xlite_adapter.integrations.agreement import Facts, rank_facts, require_agreement
 from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels, split_kv_cache
-from xlite_adapter.integrations.cpu.packing import PackingRecord, record_packing
+from xlite_adapter.integrations.cpu.packing import record_packing, refuse_new_weights
 from xlite_adapter.integrations.serving import XliteServing
-from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, Router, read_facts
+from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, read_facts
 from xlite_adapter.runtime.factory import load_runtime
-from xlite_adapter.weights import bind_weights
+from xlite_adapter.weights import BoundWeights, bind_weights
 
 logger = init_logger("vllm.plugins.xlite_adapter")
 
@@ -37,12 +36,18 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         self._options = options = Options.from_env(os.environ)
-        plan = require_plan(vllm_config, builtin_registry())
+        plan = require_plan(vllm_config, builtin_registry(), options)
         self._xlite_api, name, version = load_runtime(options.runtime.value, "cpu")
+        self._xlite_weights: BoundWeights | None = None
         parallel = vllm_config.parallel_config
-        rank = parallel.data_parallel_index * parallel.world_size + parallel.rank
-        budget = plan.limits.token_budget
-        self.xlite = XliteServing(plan, Router(budget, budget), options, rank, f"{name} {version}")
+        self.xlite = XliteServing(
+            plan,
+            make_router(vllm_config, plan),
+            options,
+            engine=vllm_config.instance_id,
+            rank=parallel.data_parallel_index * parallel.world_size + parallel.rank,
+            runtime=f"{name} {version}",
+        )
 
     # Once per worker
 
@@ -51,27 +56,22 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         require_agreement(rank_facts(self.xlite.plan, self._options, versions), _gather_over_ranks)
         with record_packing() as record:
             super().load_model(*args, **kwargs)
-        self._bind_weights(record)
+        model = self.get_model()
+        self._xlite_weights = bind_weights(self.xlite.plan, model, record.by_path(model))
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
-        # vLLM's own reload leaves the packed weights of a CPU model half old, half new.
-        raise UnsupportedOperationError(
-            "reload_weights cannot replace weights that vLLM has packed for the CPU; restart the engine with the new "
-            "checkpoint"
-        )
+        refuse_new_weights("reload_weights")
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)
         # Only now are the block tables final: vLLM may have made new ones for the kernels' block size.
-        self._build()
-        self._bind_kv_caches()
+        self.xlite.forward = self._build()
+        layers = self.compilation_config.static_forward_context
+        caches = [split_kv_cache(layers[name].kv_cache) for name in self.xlite.plan.layer_names]
+        self.xlite.forward.bind_kv_caches(caches)
 
-    def _bind_weights(self, record: PackingRecord) -> None:
-        model = self.get_model()
-        self._xlite_weights = bind_weights(self.xlite.plan, model, record.by_path(model))
-        self._build()
-
-    def _build(self) -> None:
+    def _build(self) -> XliteForward:
+        assert self._xlite_weights is not None, "vLLM loads the model before it allocates caches"
         plan = self.xlite.plan
         block_table = self.input_batch.block_table[0]
         table = TableShape(block_table.block_size, block_table.max_num_blocks_per_req)
@@ -81,25 +81,18 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         )
         runtime = self._xlite_api.Runtime(0, rank=rank, tp_size=plan.parallel.tp, kernels=kernels)
         built = build_model(self._xlite_api, runtime, plan, self._xlite_weights, table, rank, self.device)
-        self.xlite.forward = XliteForward(built)
         logger.info_once(
             "xlite serves %s with up to %d tokens per batch on the %s runtime; larger batches run natively.",
             plan.architecture,
             self.xlite.router.budget,
             self.xlite.runtime,
         )
+        return XliteForward(built)
 
     def _attention_isa(self, block_size: int) -> str:
         head_dim = self.xlite.plan.runtime_config["head_dim"]
         isa: str = cpu_attn._get_attn_isa(self.dtype, block_size, head_dim, self.cache_config.cache_dtype)
         return isa
-
-    def _bind_kv_caches(self) -> None:
-        layers = self.compilation_config.static_forward_context
-        assert self.xlite.forward is not None, "vLLM loads the model before it allocates caches"
-        self.xlite.forward.bind_kv_caches(
-            [split_kv_cache(layers[name].kv_cache) for name in self.xlite.plan.layer_names]
-        )
 
     # Per batch
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from vllm.model_executor.layers import utils as layer_utils
 
+from xlite_adapter.errors import UnsupportedOperationError
 from xlite_adapter.integrations.patching import replaced
 from xlite_adapter.weights import PackedLinear, Weight
 
@@ -52,6 +53,18 @@ def _multiply(layer: Any) -> Callable[[torch.Tensor, torch.Tensor | None], torch
         return product
 
     return multiply
+
+
+def refuse_new_weights(operation: str) -> NoReturn:
+    """Weights cannot be replaced in a running engine: vLLM's own reload leaves packed ones half old, half new.
+
+    Raises:
+        UnsupportedOperationError: Always.
+    """
+    raise UnsupportedOperationError(
+        f"{operation} cannot replace weights that vLLM has packed for the CPU; restart the engine with the new "
+        "checkpoint"
+    )
 
 
 @contextmanager
