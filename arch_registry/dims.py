@@ -37,6 +37,7 @@ class PadTo:
         return (self.of,)
 
     def apply(self, scope: Scope) -> None:
+        scope.labels[self.name] = f"{scope.label(self.of)} padded to a multiple of {self.multiple}"
         if sizes := scope.ints(self.of):
             scope.values[self.name] = -(-sizes[0] // self.multiple) * self.multiple
 
@@ -53,13 +54,14 @@ class Share:
         return (self.of,)
 
     def apply(self, scope: Scope) -> None:
+        scope.labels[self.name] = f"{scope.label(self.of)} per rank"
         if not (sizes := scope.ints(self.of, "tp")):
             return
         total, tp = sizes
         if total % tp == 0:
             scope.values[self.name] = total // tp
             return
-        scope.add(_uneven(f"a divisor of {self.of} {total}", tp))
+        scope.add(_uneven(f"a divisor of {scope.label(self.of)} ({total})", tp))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +77,17 @@ class KvShare:
         return (self.heads, self.kv_heads)
 
     def apply(self, scope: Scope) -> None:
+        scope.labels[self.name] = f"{scope.label(self.kv_heads)} per rank"
         if not (sizes := scope.ints(self.heads, self.kv_heads, "tp")):
             return
         heads, kv, tp = sizes
         if heads % kv:
-            path, expected = scope.config.path(self.kv_heads), f"a divisor of {self.heads} {heads}"
+            path, expected = scope.config.path(self.kv_heads), f"a divisor of {scope.label(self.heads)} ({heads})"
             hint = "Query heads share key/value heads in equal groups; correct one of the two."
             scope.add(Finding(FindingCode.KEY_VALUE, path, kv, expected, hint))
             return
         if kv % tp and tp % kv:
-            scope.add(_uneven(f"a divisor or a multiple of {self.kv_heads} {kv}", tp))
+            scope.add(_uneven(f"a divisor or a multiple of {scope.label(self.kv_heads)} ({kv})", tp))
             return
         scope.values[self.name] = max(1, kv // tp)
 
@@ -102,6 +105,8 @@ class Product:
         return self.times
 
     def apply(self, scope: Scope) -> None:
+        factors = [scope.label(name) for name in self.times] + [str(self.scale)] * (self.scale != 1)
+        scope.labels[self.name] = " x ".join(factors)
         if sizes := scope.ints(*self.times):
             product = self.scale
             for size in sizes:
@@ -121,6 +126,7 @@ class Sum:
         return self.terms
 
     def apply(self, scope: Scope) -> None:
+        scope.labels[self.name] = " + ".join(scope.label(name) for name in self.terms)
         if sizes := scope.ints(*self.terms):
             scope.values[self.name] = sum(sizes)
 

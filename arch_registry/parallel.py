@@ -8,6 +8,14 @@ from arch_registry.findings import Finding, FindingCode
 
 DTYPES = ("bfloat16", "float16", "float32")
 
+# How findings name the limits: by the engine's options that they come from.
+_OPTIONS = {
+    "token_budget": "token budget (from max_num_batched_tokens and max_num_seqs)",
+    "max_batch_size": "max_num_seqs",
+    "max_seq_len": "max_model_len",
+    "block_size": "block_size",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ParallelShape:
@@ -60,16 +68,15 @@ def shape_findings(parallel: ParallelShape) -> list[Finding]:
 
 def limit_findings(limits: Limits) -> list[Finding]:
     """All that is wrong with the limits as such, whatever the model."""
-    names = ("token_budget", "max_batch_size", "max_seq_len", "block_size")
     found = [
-        _not_a_size(FindingCode.LIMITS, name, getattr(limits, name))
-        for name in names
+        _not_a_size(FindingCode.LIMITS, path, getattr(limits, name))
+        for name, path in _OPTIONS.items()
         if not is_size(getattr(limits, name))
     ]
     if not found and limits.token_budget < limits.max_batch_size:
-        expected = f"at least max_batch_size, {limits.max_batch_size}"
+        expected = f"at least max_num_seqs, {limits.max_batch_size}"
         hint = "The runtime's workspace must hold one token of every request; raise max_num_batched_tokens."
-        found.append(Finding(FindingCode.LIMITS, "token_budget", limits.token_budget, expected, hint))
+        found.append(Finding(FindingCode.LIMITS, _OPTIONS["token_budget"], limits.token_budget, expected, hint))
     if limits.dtype not in DTYPES:
         hint = "Choose one of them with --dtype."
         found.append(Finding(FindingCode.DTYPE, "dtype", limits.dtype, ", ".join(DTYPES), hint))

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from arch_registry.errors import SpecError
 from arch_registry.findings import Finding, FindingCode, Severity
 from arch_registry.hf_config import HfConfig
+from arch_registry.names import is_typo
 from arch_registry.parallel import Limits, ParallelShape, limit_findings, shape_findings
 from arch_registry.plan import PlanResult, RuntimePlan
 from arch_registry.registry import Registry
@@ -71,11 +72,11 @@ def _choose(view: HfConfig, registry: Registry, architecture: str | None) -> tup
 
 
 def _unknown_architecture(path: str, names: list[str], registry: Registry) -> Finding:
-    close = [match for name in names for match in get_close_matches(name[:64], registry.architectures(), 1)]
-    nearest = f"The closest is {close[0]}. " if close else ""
+    meant = next((known for name in names for known in registry if is_typo(name, known)), None)
+    question = f"Did you mean {meant}? " if meant else ""
     hint = (
-        f"{nearest}Serve the model natively, or add a spec for it: Registry.register(spec, owner=...), "
-        "see arch_registry/README.md."
+        f"{question}Serve the model natively, or add a spec to arch_registry (see its README.md); "
+        "specs from other packages come with a later version."
     )
     got = names[0] if len(names) == 1 else names
     return Finding(FindingCode.ARCHITECTURE_UNKNOWN, path, got, ", ".join(registry), hint)
@@ -94,14 +95,19 @@ def _apply(spec: ArchSpec, scope: Scope) -> None:
 
 
 def _check_model_type(spec: ArchSpec, scope: Scope) -> None:
-    value = scope.config.get("model_type")
-    if value is None or value == spec.model_type:
+    value, known = scope.config.get("model_type"), (spec.model_type, *spec.also_model_types)
+    if value in known:
+        return
+    path, expected = scope.config.path("model_type"), ", ".join(known)
+    if value is None:
+        hint = f'vLLM cannot load a config without it ("Unrecognized model"); write "model_type": "{spec.model_type}".'
+        scope.add(Finding(FindingCode.KEY_MISSING, path, value, expected, hint))
         return
     hint = (
         f"It decides which defaults transformers fills in, and this spec knows those of {spec.config_class}. Correct "
-        "the key, or add a spec."
+        "the key, or serve the model natively."
     )
-    scope.add(Finding(FindingCode.MODEL_TYPE, scope.config.path("model_type"), value, spec.model_type, hint))
+    scope.add(Finding(FindingCode.MODEL_TYPE, path, value, expected, hint))
 
 
 def _check_length(scope: Scope) -> None:

@@ -49,7 +49,8 @@ class Off:
         keys: The keys.
         code: Code of the finding.
         hint: Why, and what to do.
-        off: Values that switch it off; compared by identity, so that 0 is not false.
+        off: Values that switch it off; compared by identity. 0 is refused: transformers' strict classes take no number
+            for a flag, and what it means elsewhere differs from model to model.
     """
 
     keys: tuple[str, ...]

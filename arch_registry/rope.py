@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # What the runtime's device kernels rotate.
 ROPE_DIMS = (64, 128)
@@ -24,6 +24,7 @@ class RopeSpec:
         original_max_position_embeddings: Positions of the pre-training; only ``llama3`` and ``yarn`` have it.
         low_freq_factor, high_freq_factor: ``llama3`` only.
         beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim, truncate: ``yarn`` only.
+        max_trained_positions: ``dynamic`` only, and only the base follows from it; None is max_position_embeddings.
     """
 
     rope_type: str
@@ -41,6 +42,7 @@ class RopeSpec:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool | None = None
+    max_trained_positions: int | None = None
 
     @property
     def table_length(self) -> int:
@@ -57,18 +59,40 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class RopeType:
-    """Parameters of one rope type; numbers unless named in ``switches``."""
+    """Parameters of one rope type that vLLM reads.
+
+    Attributes:
+        required: Numbers without a default.
+        optional: Numbers with one.
+        switches: Booleans.
+        counts: Positive integers.
+        original: Whether original_max_position_embeddings belongs to it.
+        refused: Parameters with which vLLM builds a table that is not supported, and what it does with them.
+    """
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
     original: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
 
+
+# With these vLLM builds a table that is not supported, whatever the type.
+REFUSED: Mapping[str, str] = {
+    "mrope_section": "gives each token several positions",
+    "xdrope_section": "gives each token several positions",
+    "rope_dim": "rotates that many dimensions, whatever partial_rotary_factor says",
+}
 
 ROPE_TYPES: Mapping[str, RopeType] = {
-    "default": RopeType(),
+    "default": RopeType(refused={"use_fope": "builds a table of Fourier series, in another layout"}),
     "linear": RopeType(("factor",)),
-    "dynamic": RopeType(("factor",)),
+    "dynamic": RopeType(
+        ("factor",),
+        counts=("max_trained_positions",),
+        refused={"alpha": "takes it in place of the factor"},
+    ),
     "llama3": RopeType(("factor", "low_freq_factor", "high_freq_factor"), original=True),
     "yarn": RopeType(
         ("factor",),

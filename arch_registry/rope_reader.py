@@ -13,17 +13,14 @@ from typing import Any
 
 from arch_registry.findings import Finding, FindingCode, Severity, show
 from arch_registry.hf_config import HfConfig, Reading
-from arch_registry.rope import ROPE_DIMS, ROPE_TYPES, RopeSpec, RopeType
+from arch_registry.rope import REFUSED, ROPE_DIMS, ROPE_TYPES, RopeSpec, RopeType
 
 MAX_POSITIONS = 2**31 - 1
 
 # Far beyond any real value, and small enough that a table length stays finite.
 MAX_NUMBER = 1e18
 
-# Parameters with which vLLM builds another kind of table, whatever the type says.
-_REFUSED = ("mrope_section", "xdrope_section", "use_fope", "alpha", "rope_dim")
-
-# vLLM reads the older names of the share too; all that are given must agree.
+# vLLM reads the older names of the share too; of several the first counts.
 _THETA_KEYS = ("rope_theta",)
 _PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
 
@@ -41,15 +38,16 @@ class RopeReader:
     def read(self, head_dim: int | None, max_position: int | None, default_theta: float) -> RopeSpec | None:
         """The spec, or None when something is wrong or the head dimension or positions are unknown."""
         rope_type = self._type()
-        self._refuse_parameters()
+        self._refuse_parameters({**REFUSED, **(ROPE_TYPES[rope_type].refused if rope_type else {})})
         theta = self._agreeing(_THETA_KEYS, default_theta, MAX_NUMBER)
         partial = self._agreeing(_PARTIAL_KEYS, 1.0, 1.0)
         rotary_dim = self._rotary_dim(head_dim, partial)
         parameters: dict[str, _Parameter] = {}
         original: int | None = None
         if rope_type is not None:
-            parameters = self._parameters(ROPE_TYPES[rope_type])
+            parameters = self._parameters(ROPE_TYPES[rope_type], max_position)
             original = self._original(ROPE_TYPES[rope_type], max_position)
+            self._refuse_ignored_factor(rope_type)
             self._warn_unread(rope_type)
         if rope_type is None or theta is None or partial is None or rotary_dim is None or max_position is None:
             return None
@@ -68,6 +66,10 @@ class RopeReader:
     def _note(self, path: str, got: object, expected: str, hint: str) -> None:
         self.findings.append(Finding(FindingCode.ROPE, path, got, expected, hint))
 
+    def _warn(self, path: str, got: object, expected: str, hint: str) -> None:
+        """For contradictions that transformers settles: an engine sees only one value, so the file is served too."""
+        self.findings.append(Finding(FindingCode.ROPE, path, got, expected, hint, Severity.WARNING))
+
     def _one_section(self) -> HfConfig:
         """``rope_scaling`` if it says anything, else ``rope_parameters``: transformers' order."""
         found = []
@@ -79,7 +81,7 @@ class RopeReader:
                 found.append(reading.value)
         if len(found) > 1 and _canonical(found[0]) != _canonical(found[1]):
             got = {key: self.config.get(key) for key in ("rope_scaling", "rope_parameters")}
-            self._note(
+            self._warn(
                 self.config.path("rope_scaling"),
                 got,
                 "rope_scaling and rope_parameters that say the same, or one of them",
@@ -99,16 +101,25 @@ class RopeReader:
             hint = "No other rotary table fits the runtime's kernels; serve this model natively."
             self._note(path, name, ", ".join(ROPE_TYPES), hint)
             return None
-        if not spelled and self.section.is_set("factor"):
-            hint = "Name the scaling; without rope_type transformers ignores the factor."
-            self._note(path, None, f"one of {', '.join(ROPE_TYPES)} beside a factor", hint)
-            return None
         return name
 
-    def _refuse_parameters(self) -> None:
-        for key in _REFUSED:
+    def _refuse_ignored_factor(self, rope_type: str) -> None:
+        """An absent type is ``default`` to transformers, whatever else is given."""
+        if rope_type != "default" or self.section.get("factor") is None:
+            return
+        reading = self.section.number("factor")
+        if reading.value == 1.0:
+            return
+        hint = (
+            "vLLM builds a table without the factor, and multiplies max_model_len by it all the same; name the "
+            "rope_type that is meant, or remove the factor."
+        )
+        self._note(self.section.path("factor"), self.section.get("factor"), "no factor with rope_type default", hint)
+
+    def _refuse_parameters(self, refused: Mapping[str, str]) -> None:
+        for key, does in refused.items():
             if self.section.is_set(key) and self.section.get(key) is not False:
-                hint = f"With {key} vLLM builds a table of another layout; serve this model natively."
+                hint = f"vLLM {does}, which the runtime does not support; serve this model natively."
                 self._note(self.section.path(key), self.section.get(key), "a rope without it", hint)
         for key in self.section:
             if isinstance(self.section.peek(key), Mapping):
@@ -129,8 +140,7 @@ class RopeReader:
             found[config.path(key)] = reading.value
         if len(set(found.values())) > 1:
             path = next(iter(found))
-            self._note(path, found, "spellings that agree", "Keep one of them: vLLM would use only the first.")
-            return None
+            self._warn(path, found, "spellings that agree", "Keep one of them: only the first counts.")
         return next(iter(found.values()), default)
 
     def _note_number(self, config: HfConfig, key: str, reading: Reading[float], most: float) -> None:
@@ -151,22 +161,26 @@ class RopeReader:
         self._note(path, f"{partial:g}, a rotary dimension of {rotary_dim}", allowed, hint)
         return None
 
-    def _parameters(self, kind: RopeType) -> dict[str, _Parameter]:
+    def _parameters(self, kind: RopeType, max_position: int | None) -> dict[str, _Parameter]:
         values: dict[str, _Parameter] = {}
         for key in (*kind.required, *kind.optional):
             above = -math.inf if key.startswith("mscale") else 0.0
             self._keep(values, key, self.section.number(key, above=above, most=MAX_NUMBER))
         for key in kind.switches:
             self._keep(values, key, self.section.boolean(key))
+        for key in kind.counts:
+            self._keep(values, key, self.section.integer(key, 1, MAX_POSITIONS))
         for key in kind.required:
             if not self.section.is_set(key):
-                self._note(
-                    self.section.path(key), None, "a finite number above 0", "This rope type needs the parameter."
-                )
+                path, hint = self.section.path(key), "This rope type needs the parameter."
+                self.findings.append(Finding(FindingCode.KEY_MISSING, path, None, "a finite number above 0", hint))
         self._order(values, "low_freq_factor", "high_freq_factor")
+        self._trained(values, max_position)
         return values
 
-    def _keep(self, values: dict[str, _Parameter], key: str, reading: Reading[float] | Reading[bool]) -> None:
+    def _keep(
+        self, values: dict[str, _Parameter], key: str, reading: Reading[float] | Reading[bool] | Reading[int]
+    ) -> None:
         if reading.finding is not None:
             self._note(reading.finding.path, reading.finding.got, reading.finding.expected, reading.finding.hint)
         elif reading.value is not None:
@@ -176,6 +190,16 @@ class RopeReader:
         if low in values and high in values and not values[low] < values[high]:
             hint = "The band between the two factors is where the frequencies are blended; swap or correct them."
             self._note(self.section.path(high), values[high], f"a number above {low} {values[low]:g}", hint)
+
+    def _trained(self, values: Mapping[str, _Parameter], max_position: int | None) -> None:
+        """A sum that vLLM raises to a power must be positive, or there is no base."""
+        key = "max_trained_positions"
+        if key not in values or "factor" not in values or max_position is None:
+            return
+        factor, trained = values["factor"], values[key]
+        if factor * max_position / trained - (factor - 1) <= 0:
+            hint = f"With this factor vLLM has no base for a table of max_position_embeddings {max_position}."
+            self._note(self.section.path(key), trained, f"fewer than {factor * max_position / (factor - 1):g}", hint)
 
     def _original(self, kind: RopeType, max_position: int | None) -> int | None:
         """Pre-training positions: the top level wins in vLLM, absent means max_position_embeddings."""
@@ -190,7 +214,7 @@ class RopeReader:
             elif reading.value is not None:
                 found[config.path(key)] = reading.value
         if len(set(found.values())) > 1:
-            self._note(next(iter(found)), found, "spellings that agree", "Keep one: vLLM would use the top-level one.")
+            self._warn(next(iter(found)), found, "spellings that agree", "Keep one: the top-level one counts.")
         return next(iter(found.values()), max_position)
 
     def _warn_unread(self, rope_type: str) -> None:

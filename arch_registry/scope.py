@@ -31,6 +31,7 @@ class Scope:
     values: dict[str, Value] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     rope: RopeSpec | None = None
+    labels: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in BUILTIN_NAMES:
@@ -46,6 +47,10 @@ class Scope:
         if reading.finding is not None:
             self.add(reading.finding)
         return reading.value
+
+    def label(self, name: str) -> str:
+        """How messages call a name: derived ones by the config keys that they come from."""
+        return self.labels.get(name, name)
 
     def ints(self, *names: str) -> tuple[int, ...] | None:
         """The values of integer names, or None when one of them could not be determined."""

@@ -45,6 +45,7 @@ class ArchSpec:
         layer_name: vLLM's name of an attention layer, with ``{i}`` for the layer.
         rope_table: Dotted path of the buffer that holds the rotary table.
         independent_dp: True for dense models: their data-parallel ranks are independent engines, size 1 to the runtime.
+        also_model_types: Other values of ``model_type`` whose transformers classes have the same defaults.
 
     Raises:
         SpecError: Two rules claim one slot, field or name, or a rule needs a name that nothing before it provides.
@@ -67,6 +68,7 @@ class ArchSpec:
     rope_table: str
     layers: str = "num_hidden_layers"
     independent_dp: bool = True
+    also_model_types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name or not self.architectures:

@@ -54,4 +54,6 @@ SPEC = ArchSpec(
     decoder=dense.DECODER,
     layer_name=dense.LAYER_NAME,
     rope_table=dense.ROPE_TABLE,
+    # What transformers makes of a file with layer_types: the same defaults, and layers of either kind.
+    also_model_types=("ministral",),
 )
