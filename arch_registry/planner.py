@@ -76,7 +76,7 @@ def _unknown_architecture(path: str, names: list[str], registry: Registry) -> Fi
     question = f"Did you mean {meant}? " if meant else ""
     hint = (
         f"{question}Serve the model natively, or add a spec to arch_registry (see its README.md); "
-        "specs from other packages come with a later version."
+        "registering specs from other packages comes with a later version."
     )
     got = names[0] if len(names) == 1 else names
     return Finding(FindingCode.ARCHITECTURE_UNKNOWN, path, got, ", ".join(registry), hint)

@@ -7,7 +7,7 @@ import json
 import pytest
 from arch_cases import ABSENT, FAMILIES, plan_dict, small
 
-from arch_registry import HfConfig, ParallelShape
+from arch_registry import FindingCode, HfConfig, ParallelShape, Severity
 from arch_registry.architectures import BUILTIN_SPECS
 from arch_registry.fields import Flag, HeadDim, Number, OfField, Rope, Size
 from arch_registry.refusals import NoWindow, Only
@@ -59,7 +59,7 @@ def test_null_means_what_the_class_makes_of_it(name, key):
     spec = SPECS[name]
     config_class = getattr(transformers, spec.config_class)
     sizes = {"hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8, "sliding_window": None, key: None}
-    planned = plan_dict({"architectures": [spec.architectures[0]], **sizes}).plan
+    planned = plan_dict({"architectures": [spec.architectures[0]], "model_type": spec.model_type, **sizes}).plan
     if key == "head_dim" and key not in _raw_defaults(config_class):
         assert planned is not None  # the class does not know the key
         return
@@ -95,16 +95,70 @@ def test_what_transformers_writes_gives_no_warning(architecture):
         {"rope_scaling": {"type": "linear", "factor": 4.0}},
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}},
         {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}},
+        {"rope_scaling": {"type": "dynamic", "factor": 2.0, "max_trained_positions": 1024}},
+        {"rope_scaling": {"factor": 1.0}},
+        {"rope_theta": 1e6, "rope_parameters": {"rope_theta": 5e5}},
+        {"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 2.0, "rope_theta": 5e5}},
+        {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
+        {
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+            "original_max_position_embeddings": 512,
+        },
+        {"layer_types": ["full_attention"] * 2},
+        {"layer_types": None},
+        {"layer_types": ["full_attention"] * 2, "head_dim": ABSENT, "hidden_size": 512},
     ],
 )
-def test_a_file_and_the_object_made_from_it_give_one_plan(architecture, changes):
+def test_a_file_and_the_object_made_from_it_give_one_plan(architecture, changes, tmp_path):
     """The command line plans config.json, the engine what transformers made of it."""
-    config = small(architecture, **changes)
-    spec = SPECS[FAMILIES[architecture]["model_type"]]
-    made = getattr(transformers, spec.config_class)(**json.loads(json.dumps(config))).to_dict()
-    from_file, from_object = plan_dict(config), plan_dict({**made, "architectures": [architecture]})
+    from_file, from_object = plans(small(architecture, **changes), tmp_path)
     assert from_file.plan is not None
     assert from_file.plan == from_object.plan
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": {"factor": 8.0}},
+        {"rope_parameters": {"factor": 8.0}},
+        {"rope_scaling": {"rope_type": "default", "factor": 8.0}},
+        {"rope_scaling": {"type": "dynamic", "factor": 2.0, "max_trained_positions": 8192}},
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        {"layer_types": ["full_attention"] * 2, "sliding_window": 64, "use_sliding_window": True},
+    ],
+)
+def test_a_file_and_the_object_made_from_it_are_refused_for_one_reason(architecture, changes, tmp_path):
+    from_file, from_object = plans(small(architecture, **changes), tmp_path)
+    codes = [{f.code for f in result.findings if f.severity is Severity.ERROR} for result in (from_file, from_object)]
+    assert codes[0] == codes[1] != set()
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("value", [ABSENT, None])
+def test_a_file_that_transformers_cannot_load_is_refused(architecture, value, tmp_path):
+    config = small(architecture, model_type=value)
+    with pytest.raises(ValueError, match=r"Unrecognized model|does not recognize"):
+        plans(config, tmp_path)
+    (finding,) = plan_dict(config).findings
+    assert (finding.code, finding.severity) == (FindingCode.KEY_MISSING, Severity.ERROR)
+
+
+def plans(config, folder):
+    """Of the file, and of the object that the engine gets: AutoConfig may take another class than the file names."""
+    (folder / "config.json").write_text(json.dumps(config))
+    made = transformers.AutoConfig.from_pretrained(folder).to_dict()
+    return plan_dict(config), plan_dict(made, architecture=config["architectures"][0])
+
+
+def test_ministral_has_the_defaults_of_mistral():
+    """The spec accepts either model_type."""
+    mistral, ministral = (_raw_defaults(getattr(transformers, f"{name}Config")) for name in ("Mistral", "Ministral"))
+    assert SPECS["mistral"].also_model_types == (transformers.MinistralConfig.model_type,)
+    assert {name: value for name, value in ministral.items() if name not in ("layer_types", "model_type")} == {
+        name: value for name, value in mistral.items() if name != "model_type"
+    }
+    assert ministral["layer_types"] is None
 
 
 def test_scope_ignores_sizes_that_are_none():

@@ -24,6 +24,11 @@ def test_small_models_have_a_plan_without_findings(plan, architecture):
     assert all(len(slot.paths) == (2 if slot.per_layer else 1) for slot in result.plan.slots)
 
 
+@pytest.mark.parametrize(("vocab", "padded"), [(1024, 1024), (1025, 1088), (1056, 1088), (1, 64)])
+def test_the_vocabulary_is_padded_as_vllm_does(plan, vocab, padded):
+    assert plan(small(vocab_size=vocab)).plan.runtime_config["vocab_size"] == padded
+
+
 def test_runtime_config(plan):
     result = plan(small(rms_norm_eps=1e-5, rope_theta=5e5, partial_rotary_factor=1.0), ParallelShape(tp=2))
     assert dict(result.plan.runtime_config) == {
@@ -119,14 +124,42 @@ def test_an_unknown_architecture_names_the_known_ones_and_how_to_add_one(plan):
     result = plan({"architectures": ["GptOssForCausalLM"]})
     (finding,) = result.findings
     assert finding.code is FindingCode.ARCHITECTURE_UNKNOWN
-    for part in ("GptOssForCausalLM", *builtin_registry(), "Registry.register", "owner"):
+    for part in ("GptOssForCausalLM", *builtin_registry(), "arch_registry (see its README.md)", "a later version"):
         assert part in finding.message
+    assert "register(" not in finding.message  # a registry of one's own does not reach the engine
 
 
-@pytest.mark.parametrize(("name", "closest"), [("LlamaForCausalLm", "LlamaForCausalLM"), ("Qwen3", None)])
-def test_an_unknown_architecture_names_the_closest(plan, name, closest):
-    hint = plan({"architectures": [name]}).findings[0].hint
-    assert (f"The closest is {closest}" in hint) if closest else ("closest" not in hint)
+TYPOS = {
+    "LlamaForCausalLm": "LlamaForCausalLM",
+    "LLaMAForCausalLM": "LlamaForCausalLM",  # as the first converters spelt it
+    "LlamaForCausaLM": "LlamaForCausalLM",
+    "LlamaForCasualLM": "LlamaForCausalLM",
+    "LamaForCausalLM": "LlamaForCausalLM",
+    "MistalForCausalLM": "MistralForCausalLM",
+    "MisstralForCausalLM": "MistralForCausalLM",
+    "QwenForCausalLM2": "Qwen2ForCausalLM",
+    "Qwen-3ForCausalLM": "Qwen3ForCausalLM",
+    "qwen_3_for_causal_lm": "Qwen3ForCausalLM",
+}
+OTHERS = (
+    "LlamaForMaskedLM",
+    *("AfmoeForCausalLM", "FalconForCausalLM", "Gemma2ForCausalLM", "Glm4ForCausalLM"),
+    *("GlmForCausalLM", "Llama4ForCausalLM", "LlamaForSequenceClassification", "MambaForCausalLM"),
+    *("Ministral3ForCausalLM", "MinistralForCausalLM", "Mistral4ForCausalLM", "MixtralForCausalLM"),
+    *("OlmoForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM", "Qwen2MoeForCausalLM"),
+    *("Qwen2VLForConditionalGeneration", "Qwen3", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM"),
+    *("Qwen4ForCausalLM", "QwenForCausalLM"),
+)
+
+
+@pytest.mark.parametrize(("name", "meant"), TYPOS.items())
+def test_a_misspelt_architecture_is_told_the_one_that_is_meant(plan, name, meant):
+    assert plan({"architectures": ["Other", name]}).findings[0].hint.startswith(f"Did you mean {meant}? ")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_model_is_not_a_misspelling(plan, name):
+    assert plan({"architectures": [name]}).findings[0].hint.startswith("Serve the model natively")
 
 
 def test_unknown_keys_warn_with_the_closest_known_one(plan):

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 
 import pytest
 from arch_cases import ABSENT, FAMILIES, LIMITS, small
 
-from arch_registry import FindingCode, ParallelShape, Severity, UnsupportedModelError
+from arch_registry import FindingCode, HfConfig, Limits, ParallelShape, Severity, UnsupportedModelError
+from arch_registry.architectures import BUILTIN_SPECS
+from arch_registry.dims import Share
 from arch_registry.findings import show
+from arch_registry.parallel import limit_findings
+from arch_registry.scope import Scope
 
 C = FindingCode
 L, M, Q2, Q3 = FAMILIES
+BUDGET = "token budget (from max_num_batched_tokens and max_num_seqs)"
+SINKS = ("attention_sinks", "attention_sink", "attn_sink", "use_attention_sinks", "add_attention_sink_bias")
 
 # (architecture, changed keys, code, key that must be named, part of what must be said)
 CASES = [
@@ -24,6 +31,11 @@ CASES = [
     (L, {"bias": True}, C.BIAS, "bias", "output projection"),
     (M, {"attention_bias": True}, C.BIAS, "attention_bias", "output projection"),
     (L, {"attention_bias": 1}, C.BIAS, "attention_bias", "false"),
+    # A number is no flag, not even 0 where false would pass and 1 where true would.
+    (L, {"attention_bias": 0}, C.BIAS, "attention_bias", "false"),
+    (M, {"mlp_bias": 0.0}, C.BIAS, "mlp_bias", "false"),
+    (L, {"is_causal": 1}, C.ATTENTION_MASK, "is_causal", "true"),
+    (L, {"final_logit_softcapping": 0}, C.SOFT_CAP, "final_logit_softcapping", "null"),
     (L, {"mlp_bias": True}, C.BIAS, "mlp_bias", "no slot"),
     (M, {"mlp_bias": True}, C.BIAS, "mlp_bias", "no slot"),
     (L, {"qkv_bias": "yes"}, C.KEY_TYPE, "qkv_bias", "true or false"),
@@ -46,17 +58,23 @@ CASES = [
     (M, {"sliding_window": ABSENT}, C.SLIDING_WINDOW, "sliding_window", "4096"),
     (Q2, {"use_sliding_window": True}, C.SLIDING_WINDOW, "sliding_window", "4096"),
     (Q3, {"use_sliding_window": True, "sliding_window": 8}, C.SLIDING_WINDOW, "sliding_window", "null"),
-    (Q3, {"use_sliding_window": True, "sliding_window": 0}, C.SLIDING_WINDOW, "sliding_window", "null"),
+    (Q2, {"use_sliding_window": True, "sliding_window": 0}, C.SLIDING_WINDOW, "sliding_window", "null (no window)"),
+    (Q3, {"use_sliding_window": True, "sliding_window": 0}, C.SLIDING_WINDOW, "sliding_window", "null (no window)"),
     (Q2, {"use_sliding_window": "no"}, C.KEY_TYPE, "use_sliding_window", "true or false"),
     (L, {"attn_logit_softcapping": 50.0}, C.SOFT_CAP, "attn_logit_softcapping", "null"),
     (L, {"final_logit_softcapping": 30.0}, C.SOFT_CAP, "final_logit_softcapping", "null"),
-    (L, {"attention_sinks": True}, C.SINK, "attention_sinks", "sinks"),
+    *((architecture, {key: True}, C.SINK, key, "no sinks") for key in SINKS for architecture in FAMILIES),
     (L, {"quantization_config": {"quant_method": "awq"}}, C.QUANTIZATION, "quantization_config", "null"),
     (L, {"quantization_config": {}}, C.QUANTIZATION, "quantization_config", "null"),
     (Q3, {"compression_config": {"a": 1}}, C.QUANTIZATION, "compression_config", "null"),
     (L, {"per_layer_config": {"0": {}}}, C.KEY_VALUE, "per_layer_config", "alike"),
     (L, {"model_type": "mistral"}, C.MODEL_TYPE, "model_type", "llama"),
     (L, {"model_type": 3}, C.MODEL_TYPE, "model_type", "llama"),
+    (L, {"model_type": "ministral"}, C.MODEL_TYPE, "model_type", "llama"),
+    (M, {"model_type": "ministral3"}, C.MODEL_TYPE, "model_type", "mistral, ministral"),
+    (L, {"model_type": ABSENT}, C.KEY_MISSING, "model_type", '"Unrecognized model"'),
+    (Q3, {"model_type": None}, C.KEY_MISSING, "model_type", '"model_type": "qwen3"'),
+    (M, {"layer_types": ["sliding_attention"] * 2}, C.ATTENTION_MASK, "layer_types", "full_attention"),
     (L, {"hidden_size": "256"}, C.KEY_TYPE, "hidden_size", "an integer"),
     (L, {"hidden_size": None}, C.KEY_TYPE, "hidden_size", "absent"),
     (L, {"num_hidden_layers": 10**9}, C.KEY_VALUE, "num_hidden_layers", "10000"),
@@ -65,8 +83,9 @@ CASES = [
     (L, {"intermediate_size": 0}, C.KEY_VALUE, "intermediate_size", "1 to"),
     (L, {"rms_norm_eps": math.nan}, C.KEY_VALUE, "rms_norm_eps", "a finite number"),
     (L, {"rms_norm_eps": 0}, C.KEY_VALUE, "rms_norm_eps", "a finite number"),
+    *((name, {"rms_norm_eps": math.nextafter(1, 2)}, C.KEY_VALUE, "rms_norm_eps", "up to 1") for name in FAMILIES),
     (L, {"tie_word_embeddings": "true"}, C.KEY_TYPE, "tie_word_embeddings", "true or false"),
-    (L, {"num_key_value_heads": 3}, C.KEY_VALUE, "num_key_value_heads", "num_attention_heads 4"),
+    (L, {"num_key_value_heads": 3}, C.KEY_VALUE, "num_key_value_heads", "num_attention_heads (4)"),
     (M, {"num_key_value_heads": None}, C.KEY_TYPE, "num_key_value_heads", "absent"),
     (Q3, {"head_dim": None}, C.KEY_TYPE, "head_dim", "absent"),
     (L, {"head_dim": 80}, C.HEAD_DIM, "head_dim", "64 or 128"),
@@ -116,6 +135,9 @@ def test_an_absent_window_of_mistral_is_explained(plan):
         (M, {"head_dim": None}),
         (L, {"quantization_config": None}),
         (L, {"attn_logit_softcapping": None}),
+        (L, {"rms_norm_eps": 1.0}),
+        (M, {"model_type": "ministral"}),
+        (M, {"layer_types": ["full_attention"] * 2}),
     ],
 )
 def test_what_is_switched_off_passes(plan, architecture, changes):
@@ -127,10 +149,14 @@ def test_what_is_switched_off_passes(plan, architecture, changes):
 @pytest.mark.parametrize(
     ("changes", "tp", "says"),
     [
-        ({"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 384}, 4, "num_attention_heads 6"),
-        ({"num_attention_heads": 12, "num_key_value_heads": 4}, 6, "num_key_value_heads 4"),
-        ({"intermediate_size": 513}, 2, "intermediate_size 513"),
-        ({"num_attention_heads": 6, "intermediate_size": 384, "num_key_value_heads": 6}, 3, "vocab_padded 1024"),
+        ({"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 384}, 4, "num_attention_heads (6)"),
+        ({"num_attention_heads": 12, "num_key_value_heads": 4}, 6, "num_key_value_heads (4)"),
+        ({"intermediate_size": 513}, 2, "intermediate_size (513)"),
+        (
+            {"num_attention_heads": 6, "intermediate_size": 384, "num_key_value_heads": 6},
+            3,
+            "a divisor of vocab_size padded to a multiple of 64 (1024)",
+        ),
     ],
 )
 def test_uneven_shards_are_refused(plan, changes, tp, says):
@@ -144,11 +170,11 @@ def test_uneven_shards_are_refused(plan, changes, tp, says):
 @pytest.mark.parametrize(
     ("change", "code", "path"),
     [
-        ({"token_budget": 8}, C.LIMITS, "token_budget"),
-        ({"token_budget": 0}, C.LIMITS, "token_budget"),
-        ({"max_batch_size": -1}, C.LIMITS, "max_batch_size"),
+        ({"token_budget": 15}, C.LIMITS, BUDGET),
+        ({"token_budget": 0}, C.LIMITS, BUDGET),
+        ({"max_batch_size": -1}, C.LIMITS, "max_num_seqs"),
         ({"block_size": 0}, C.LIMITS, "block_size"),
-        ({"max_seq_len": 1.5}, C.LIMITS, "max_seq_len"),
+        ({"max_seq_len": 1.5}, C.LIMITS, "max_model_len"),
         ({"dtype": "float64"}, C.DTYPE, "dtype"),
         ({"dtype": None}, C.DTYPE, "dtype"),
         ({"max_seq_len": 2049}, C.MAX_SEQ_LEN, "max_model_len"),
@@ -159,6 +185,28 @@ def test_limits(plan, change, code, path):
     assert result.plan is None
     (finding,) = result.findings
     assert (finding.code, finding.path) == (code, path)
+
+
+def test_one_token_of_every_request_is_enough_of_a_budget(plan):
+    assert plan(small(), limits=replace(LIMITS, token_budget=LIMITS.max_batch_size)).plan is not None
+
+
+def test_messages_name_config_keys_and_engine_options_only():
+    """Names that rules give each other mean nothing to whoever reads a message."""
+    config = HfConfig.from_dict(small(num_attention_heads=6, num_key_value_heads=6, intermediate_size=385))
+    for spec in BUILTIN_SPECS:
+        internal = {*(dim.name for dim in spec.dims), *(field.name for field in fields(Limits))} - {
+            "block_size",
+            "dtype",
+        }
+        for dims in (spec.dims, tuple(Share(f"{dim.name}_again", dim.name) for dim in spec.dims)):
+            for parallel, limits in ((ParallelShape(tp=7), LIMITS), (ParallelShape(), Limits(0, 0, 0, 0, "int8"))):
+                scope = Scope(config, parallel, limits, findings=limit_findings(limits))
+                for rule in (*spec.fields, *spec.dims, *dims):
+                    rule.apply(scope)
+                assert scope.findings
+                for finding in scope.findings:
+                    assert not internal & set(re.findall(r"\w+", finding.message)), finding.message
 
 
 @pytest.mark.parametrize("shape", [ParallelShape(tp=0), ParallelShape(dp=-1), ParallelShape(ep=True)])

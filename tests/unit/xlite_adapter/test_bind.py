@@ -20,6 +20,7 @@ def plan():
 def make_plan(architecture="Qwen3ForCausalLM", dtype="bfloat16", max_seq_len=256, **keys):
     config = {
         "architectures": [architecture],
+        "model_type": architecture.removesuffix("ForCausalLM").lower(),
         "vocab_size": 128,
         "hidden_size": 128,
         "intermediate_size": 192,
@@ -127,6 +128,13 @@ def test_a_packed_weight_of_another_shape_is_named(plan):
     assert "[128, 256]" in problem
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_packed_weight_of_another_dtype_is_named(plan, dtype):
+    packed = PackedLinear((256, 128), dtype, lambda x, bias: x)
+    (problem,) = problems(plan, make_module(plan), {QKV: packed})
+    assert all(part in problem for part in (QKV, "mha_qkv", str(dtype), "torch.bfloat16"))
+
+
 @pytest.mark.parametrize(
     "path",
     ["model.layers.0.self_attn.o_proj.bias", "model.layers.1.mlp.extra_norm.weight", "model.layers.0.self_attn.sinks"],
@@ -146,6 +154,13 @@ def test_all_problems_are_reported_at_once(plan):
     found = problems(plan, make_module(plan, replaced, rows=100))
     assert len(found) == 4
     assert any("covers 100 positions" in problem and "256" in problem for problem in found)
+
+
+def test_a_rotary_table_has_a_row_for_every_position(plan):
+    bind_weights(plan, make_module(plan, rows=256))
+    (problem,) = problems(plan, make_module(plan, rows=255))
+    assert "covers 255 positions" in problem
+    assert "lower max_model_len to 255" in problem
 
 
 def test_a_rotary_table_of_another_width_is_named(plan):

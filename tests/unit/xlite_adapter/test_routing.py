@@ -116,6 +116,25 @@ def test_without_data_parallelism_only_real_tokens_count(tokens, requests, budge
     assert (router.decide(facts).path is Path.XLITE) == (tokens <= budget)
 
 
+@pytest.mark.parametrize(
+    ("data_parallel", "capture_sizes", "expected"),
+    [
+        (2, [8, 16, 24], 16),  # a capture size that is the budget: nothing is padded beyond it
+        (2, [8, 17, 24], 17),
+        (2, [24, 17, 8], 17),
+        (2, [8, 15], 16),
+        (2, [], 16),
+        (1, [8, 17, 24], 16),  # counts are of real tokens
+    ],
+)
+def test_the_effective_budget_ends_at_the_next_capture_size(data_parallel, capture_sizes, expected):
+    assert effective_budget(16, data_parallel=data_parallel, capture_sizes=capture_sizes) == expected
+
+
+def test_without_data_parallelism_capture_sizes_are_not_looked_at():
+    assert effective_budget(16, data_parallel=1, capture_sizes=None) == 16
+
+
 @given(sizes, sizes, sizes, sizes, capture_grids)
 def test_with_data_parallelism_only_the_reduced_count_counts(here, there, reduced, budget, grid):
     router = Router(budget, effective_budget(budget, data_parallel=2, capture_sizes=grid))

@@ -1,5 +1,6 @@
 """What a forward refuses before it computes anything; every message names the offender."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -258,6 +259,86 @@ def test_refused(harness, call, version, mutate, message):
         run(harness, call, version)
     assert not isinstance(call.output, torch.Tensor) or call.output.eq(7).all(), "the output was written"
     assert not any(cache.any() for layer in harness.cache for cache in layer), "the cache was written"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_sequence_may_fill_max_seq_len_and_no_more(version):
+    for length, message in ((100, None), (101, "a sequence of 101 tokens, max_seq_len is 100")):
+        harness = Harness(hf_model("llama"), overrides={"max_seq_len": 100})
+        sequence = harness.sequence(length)
+        harness.step([(sequence, 60)], version)
+        expectation = nullcontext() if message is None else pytest.raises(RuntimeError, match=message)
+        with expectation:
+            harness.step([(sequence, length - 60)], version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_batch_may_fill_max_m_and_no_more(harness, version):
+    harness.free = list(range(harness.blocks))
+    sequences = [harness.sequence(length) for length in (40, 24, 25)]
+    harness.step([(sequences[0], 40), (sequences[1], 24)], version)
+    for sequence in sequences:
+        sequence.cached = 0
+    with pytest.raises(RuntimeError, match="input has 65 tokens, max_m is 64"):
+        harness.step([(sequences[0], 40), (sequences[2], 25)], version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_embeds_may_fill_max_m_and_no_more(harness, version):
+    harness.free = list(range(harness.blocks))
+    model = harness.model
+    method = model.forward_with_inputs_embeds_v2 if version == 2 else model.forward_with_inputs_embeds
+    for tokens, message in ((64, None), (65, "input has 65 tokens, max_m is 64")):
+        _, v2, v1 = harness.inputs([(harness.sequence(tokens), tokens)])
+        meta, embeds = v2 if version == 2 else v1, torch.zeros(tokens, 256)
+        expectation = nullcontext() if message is None else pytest.raises(RuntimeError, match=message)
+        with expectation:
+            method(harness.runtime, embeds, meta, harness.cache, harness.table, harness.output(tokens))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_as_many_requests_as_max_batch_size(harness, version):
+    harness.free = list(range(harness.blocks))
+    harness.step([(harness.sequence(5), 5) for _ in range(3)], version)
+
+
+@pytest.mark.parametrize("small", [0, 1, 2])
+def test_blocks_are_those_of_the_smallest_cache(harness, call, small):
+    """The harness's own ids reach block 4; version 1 derives its slots, version 2 brings them."""
+    call.kv_cache[small] = tuple(cache[:5] for cache in call.kv_cache[small])
+    for version in (1, 2):
+        run(harness, call, version)
+    call.v1.block_tables_cpu = [[0, 1], [2, 5, 3]]
+    with pytest.raises(RuntimeError, match=r"block_tables_cpu\[1\]\[1\] is block 5, the cache has 5 blocks"):
+        run(harness, call, 1)
+    good = call.v2.block_tables
+    call.v2.block_tables = [entry((1, 2), 5)(good[0])]
+    with pytest.raises(RuntimeError, match=r"block_tables\[0\]\[1\]\[2\] is block 5, the cache has 5 blocks"):
+        run(harness, call, 2)
+    call.v2.block_tables, call.v2.slot_mapping = good, [entry(3, 5 * 16)(call.v2.slot_mapping[0])]
+    with pytest.raises(RuntimeError, match=r"slot_mapping\[0\] has the entry 80, outside \[0, 80\)"):
+        run(harness, call, 2)
+
+
+class KernelError(Exception):
+    """An error of a kernel that the runtime knows nothing of."""
+
+
+KERNELS = ["linear", "rms_norm", "add_rms_norm", "silu_and_mul", "rope", "check_kv_cache", "begin", "attention"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("error", [KernelError("x"), KeyboardInterrupt(), MemoryError("y"), ValueError("z")], ids=repr)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_errors_of_kernels_keep_their_type(harness, call, version, kernel, error):
+    def fail(*_):
+        raise error
+
+    kernels = type("Failing", (type(harness.runtime.kernels),), {kernel: fail})()
+    call.rt = xl.Runtime(0, kernels=kernels)
+    with pytest.raises(type(error)) as caught:
+        run(harness, call, version)
+    assert caught.value is error
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -165,6 +165,34 @@ def test_the_unrounded_sum_is_normalised():
     assert torch.equal(normed, expected)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_norm_of_the_sum_is_rounded_once(seed):
+    """Against float64 rounded once: within one step of bfloat16, which rounding the sum first is not."""
+    from xlite_adapter.runtime.reference.kernels import TorchKernels
+
+    generator = torch.Generator().manual_seed(seed)
+    x, residual = (torch.randn(64, 512, generator=generator).mul(scale).bfloat16() for scale in (0.3, 4.0))
+    weight = (1 + 0.2 * torch.randn(512, generator=generator)).bfloat16()
+    total = x.double() + residual.double()
+
+    def norm(sums):
+        return (sums / (sums.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()).bfloat16()
+
+    exact, rounded_first = norm(total), norm(total.bfloat16().double())
+    normed = TorchKernels().add_rms_norm(x.clone(), residual, weight, 1e-6)
+    assert torch.equal(residual, total.bfloat16())
+    assert steps_apart(normed, exact).max() <= 1
+    assert (normed != exact).float().mean() < 0.001
+    assert (rounded_first != exact).float().mean() > 0.1
+    assert (normed != rounded_first).float().mean() > 0.1
+
+
+def steps_apart(x, y):
+    """How many bfloat16 values lie between; signs must agree where a value is not zero."""
+    assert torch.equal(x.sign(), y.sign())
+    return (x.view(torch.int16).int() - y.view(torch.int16).int()).abs()
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_logits(version, comparison):
     hf = hf_model("llama")
