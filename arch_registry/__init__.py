@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arch_registry.discovery import ENTRY_POINT_GROUP, Override, load_registry
 from arch_registry.errors import (
     ArchRegistryError,
     DuplicateArchitectureError,
@@ -14,19 +15,22 @@ from arch_registry.hf_config import HfConfig
 from arch_registry.parallel import Limits, ParallelShape
 from arch_registry.plan import PlanResult, RuntimePlan, SlotPlan
 from arch_registry.planner import plan_model
-from arch_registry.registry import Registry, builtin_registry
+from arch_registry.registry import BrokenEntryPoint, Registry, builtin_registry
 from arch_registry.rope import RopeSpec
 from arch_registry.spec import ArchSpec
 
 __all__ = [
+    "ENTRY_POINT_GROUP",
     "ArchRegistryError",
     "ArchSpec",
+    "BrokenEntryPoint",
     "DuplicateArchitectureError",
     "Finding",
     "FindingCode",
     "HfConfig",
     "InvalidConfigError",
     "Limits",
+    "Override",
     "ParallelShape",
     "PlanResult",
     "Registry",
@@ -37,5 +41,6 @@ __all__ = [
     "SpecError",
     "UnsupportedModelError",
     "builtin_registry",
+    "load_registry",
     "plan_model",
 ]

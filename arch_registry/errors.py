@@ -5,7 +5,7 @@
     ArchRegistryError
     ├── InvalidConfigError          config.json is missing, unreadable or not a JSON object
     ├── SpecError                   an ArchSpec contradicts itself (a bug of its author)
-    ├── DuplicateArchitectureError  two owners claim one architecture; both are named
+    ├── DuplicateArchitectureError  two owners claim or override one architecture; both are named
     └── UnsupportedModelError       the plan was refused; carries every finding
 """
 
@@ -32,7 +32,7 @@ class SpecError(ArchRegistryError):
 
 
 class DuplicateArchitectureError(ArchRegistryError):
-    """Two specs claim the same architecture; the message names both owners."""
+    """Two specs claim, or override, the same architecture; the message names both owners and what to do."""
 
 
 class UnsupportedModelError(ArchRegistryError):

@@ -36,6 +36,7 @@ class RuntimePlan:
     Attributes:
         architecture: The name in config.json's ``architectures`` that selected the spec.
         spec: Name of the spec.
+        owner: Who registered it: ``arch_registry``, or name and version of another distribution.
         attention: ``mha``.
         runtime_config: Field of ModelConfig -> value; enum members are given by their name.
         slots: Weight slots in the order of the spec.
@@ -50,6 +51,7 @@ class RuntimePlan:
 
     architecture: str
     spec: str
+    owner: str
     attention: str
     runtime_config: Mapping[str, int | float | bool | str | tuple[int, ...]]
     slots: tuple[SlotPlan, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import get_close_matches
 
+from arch_registry.discovery import ENTRY_POINT_GROUP
 from arch_registry.errors import SpecError
 from arch_registry.findings import Finding, FindingCode, Severity
 from arch_registry.hf_config import HfConfig
@@ -54,7 +55,7 @@ def plan_model(
     if any(finding.severity is Severity.ERROR for finding in found):
         return PlanResult(None, found)
     _check_complete(spec, scope)
-    return PlanResult(_build(name, spec, scope), found)
+    return PlanResult(_build(name, registry.owner(name) or "", spec, scope), found)
 
 
 def _choose(view: HfConfig, registry: Registry, architecture: str | None) -> tuple[str | None, list[Finding]]:
@@ -75,9 +76,10 @@ def _unknown_architecture(path: str, names: list[str], registry: Registry) -> Fi
     meant = next((known for name in names for known in registry if is_typo(name, known)), None)
     question = f"Did you mean {meant}? " if meant else ""
     hint = (
-        f"{question}Serve the model natively, or add a spec to arch_registry (see its README.md); "
-        "registering specs from other packages comes with a later version."
+        f"{question}Serve the model natively, or register a spec from a package of yours, by an entry point in the "
+        f"group {ENTRY_POINT_GROUP!r} (see arch_registry/README.md)."
     )
+    hint = " ".join([hint, *(f"{broken.message}." for broken in registry.broken)])
     got = names[0] if len(names) == 1 else names
     return Finding(FindingCode.ARCHITECTURE_UNKNOWN, path, got, ", ".join(registry), hint)
 
@@ -147,7 +149,7 @@ def _check_complete(spec: ArchSpec, scope: Scope) -> None:
         raise SpecError(f"spec {spec.name!r}: undetermined without a finding: {', '.join(missing) or 'rope'}")
 
 
-def _build(name: str, spec: ArchSpec, scope: Scope) -> RuntimePlan:
+def _build(name: str, owner: str, spec: ArchSpec, scope: Scope) -> RuntimePlan:
     values = scope.values
     layers = int(values[spec.layers])
     slots = [rule.expand(values, layers) for rule in spec.weights]
@@ -155,6 +157,7 @@ def _build(name: str, spec: ArchSpec, scope: Scope) -> RuntimePlan:
     return RuntimePlan(
         architecture=name,
         spec=spec.name,
+        owner=owner,
         attention=spec.attention,
         runtime_config={rule.field: rule.value(values) for rule in spec.runtime},
         slots=tuple(slot for slot in slots if slot is not None),

@@ -56,7 +56,11 @@ ARCHITECTURES = {
 
 def write_checkpoint(folder: Path, architecture: str, seed: int = 0, **overrides: Any) -> Path:
     """A random fp32 checkpoint in ``folder``; its greedy text neither repeats one token nor looks the same twice."""
-    config = ARCHITECTURES[architecture].config(**overrides)
+    return write_random(folder, architecture, ARCHITECTURES[architecture].config(**overrides), seed)
+
+
+def write_random(folder: Path, architecture: str, config: transformers.PreTrainedConfig, seed: int = 0) -> Path:
+    """The same of any config."""
     torch.manual_seed(seed)
     with torch.no_grad():
         model = getattr(transformers, architecture)(config)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from vllm.config import CompilationMode
 
-from arch_registry import Registry, UnsupportedModelError
+from arch_registry import BrokenEntryPoint, Registry, UnsupportedModelError, builtin_registry
 from tests.e2e import engines
 from xlite_adapter.config import Options
 from xlite_adapter.integrations import plugin
@@ -113,6 +113,19 @@ def test_our_class_named_by_a_user_is_judged_as_the_platforms_own(config):
     with pytest.raises(UnsupportedModelError):
         plugin.configure(made, lambda vllm_config: None, registry=Registry())
     plugin.configure(made, lambda vllm_config: None)
+    assert made.parallel_config.worker_cls == OURS
+
+
+def test_a_package_that_cannot_be_loaded_is_warned_of_once(config, caplog_vllm):
+    registry = builtin_registry()
+    registry.report(BrokenEntryPoint("my-models 1.0", "mine = my_models:SPEC", "ImportError: no torch"))
+    made = config()
+    caplog_vllm.clear()
+    for _ in range(2):
+        plugin.configure(made, chooses(CPU)[0], registry=registry)
+    (record,) = [record for record in caplog_vllm.records if "my-models" in record.getMessage()]
+    assert record.levelname == "WARNING"
+    assert "my-models 1.0 (mine = my_models:SPEC) could not be loaded: ImportError: no torch" in record.getMessage()
     assert made.parallel_config.worker_cls == OURS
 
 

@@ -1,6 +1,6 @@
 """The ``xlite-adapter`` command.
 
-Commands import what they need when they run, so ``--help`` and ``--version`` work without vllm and torch.
+Commands import what they need when they run, so that all but ``demo`` work without vllm, torch and transformers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import typer
 
 from xlite_adapter._version import __version__
 from xlite_adapter.cli.demo import demo
+from xlite_adapter.cli.doctor import doctor
+from xlite_adapter.cli.models import archs, check, plan
+from xlite_adapter.cli.output import Command
 
 app = typer.Typer(
     name="xlite-adapter",
@@ -18,6 +21,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+for command in (archs, check, plan, doctor):
+    app.command(cls=Command)(command)
 app.command()(demo)
 
 

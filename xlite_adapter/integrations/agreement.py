@@ -14,7 +14,7 @@ Facts = Mapping[str, str]
 
 
 def rank_facts(plan: RuntimePlan, options: Options, versions: Facts) -> dict[str, str]:
-    """What must be the same on every rank: options, versions, spec, budget and the other limits.
+    """What must be the same on every rank: options, versions, spec and its package, budget and the other limits.
 
     Ray, for one, hands only environment variables with prefixes that it knows to its workers.
     """
@@ -24,6 +24,7 @@ def rank_facts(plan: RuntimePlan, options: Options, versions: Facts) -> dict[str
         **versions,
         "xlite-adapter version": __version__,
         "architecture": f"{plan.architecture} ({plan.spec})",
+        "owner of the spec": plan.owner,
         **{name.replace("_", " "): str(value) for name, value in dataclasses.asdict(plan.limits).items()},
     }
 

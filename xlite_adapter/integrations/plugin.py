@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from arch_registry import PlanResult, Registry, Severity, builtin_registry
+from arch_registry import PlanResult, Registry, Severity, load_registry
 from xlite_adapter.config import CONFIG_KEY, OnUnsupported, Options
 from xlite_adapter.integrations.admission import admit, graph_config, refusal, worker_finding
 
@@ -52,12 +52,13 @@ def configure(vllm_config: Any, platform_step: Callable[[Any], None], registry: 
     Raises:
         UnsupportedModelError: xlite cannot serve this configuration and the policy is ``error``.
         ConfigurationError: An option is wrong.
+        DuplicateArchitectureError: Two installed packages claim one architecture.
     """
     if not _concerns_us(vllm_config):
         platform_step(vllm_config)
         return
     options = Options.from_env(os.environ)
-    if not admitted(vllm_config, options, builtin_registry() if registry is None else registry):
+    if not admitted(vllm_config, options, load_registry() if registry is None else registry):
         platform_step(vllm_config)
         return
     platform_step(vllm_config)
@@ -84,6 +85,8 @@ def admitted(vllm_config: Any, options: Options, registry: Registry) -> bool:
     Raises:
         UnsupportedModelError: It cannot, and the policy is ``error``.
     """
+    for broken in registry.broken:
+        _logger().warning("xlite: %s", broken.message)
     result = admit(vllm_config, registry, options)
     worker_cls = vllm_config.parallel_config.worker_cls
     if worker_cls not in ("auto", *WORKERS, *WORKERS.values()):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import arch_registry
 
-EXPORTED = """ArchRegistryError ArchSpec DuplicateArchitectureError Finding FindingCode HfConfig InvalidConfigError
-Limits ParallelShape PlanResult Registry RopeSpec RuntimePlan Severity SlotPlan SpecError UnsupportedModelError
-builtin_registry plan_model"""
+EXPORTED = """ArchRegistryError ArchSpec BrokenEntryPoint DuplicateArchitectureError ENTRY_POINT_GROUP Finding
+FindingCode HfConfig InvalidConfigError Limits Override ParallelShape PlanResult Registry RopeSpec RuntimePlan Severity
+SlotPlan SpecError UnsupportedModelError builtin_registry load_registry plan_model"""
 HEAVY = ("torch", "vllm", "numpy", "transformers", "pydantic", "xlite_adapter", "typer", "rich")
 SOURCES = sorted(Path(arch_registry.__file__).parent.rglob("*.py"))
 

@@ -49,6 +49,12 @@ def test_duplicates_name_both_owners_and_change_nothing():
     registry.register(spec, owner="my-package", override=True)
     assert registry.get("LlamaForCausalLM") is spec
     assert registry.owner("LlamaForCausalLM") == "my-package"
+    with pytest.raises(DuplicateArchitectureError, match=r"twice by 'my-package'"):
+        registry.register(spec, owner="my-package", override=True)
+    with pytest.raises(DuplicateArchitectureError, match=r"overridden by 'my-package' and by 'other'"):
+        registry.register(spec, owner="other", override=True)
+    with pytest.raises(DuplicateArchitectureError, match=r"registered by 'my-package' and now by 'other'"):
+        registry.register(spec, owner="other")
 
 
 def test_an_empty_registry_is_legal():

@@ -1,9 +1,13 @@
 """Ranks that are not alike."""
 
+from dataclasses import replace
+
 import pytest
 
+from arch_registry import HfConfig, Limits, ParallelShape, builtin_registry, plan_model
+from xlite_adapter.config import Options
 from xlite_adapter.errors import RankMismatchError
-from xlite_adapter.integrations.agreement import require_agreement
+from xlite_adapter.integrations.agreement import rank_facts, require_agreement
 
 FACTS = {"vllm version": "0.30.0", "token budget": "96"}
 
@@ -29,3 +33,14 @@ def test_each_difference_is_named_with_both_values(other, parts):
             require_agreement(mine, lambda facts: [FACTS, other])
         assert all(part in str(error.value) for part in parts)
         assert "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY" in str(error.value)
+
+
+def test_ranks_whose_specs_come_from_different_packages():
+    config = HfConfig.from_dict({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
+    plan = plan_model(config, builtin_registry(), ParallelShape(), Limits(64, 16, 1024, 128, "bfloat16")).plan
+    ours, theirs = (
+        rank_facts(replace(plan, owner=owner), Options(), {}) for owner in ("arch_registry", "my-models 1.0")
+    )
+    told = r"owner of the spec is 'arch_registry' on rank 0 and 'my-models 1\.0' on rank 1\. Start"
+    with pytest.raises(RankMismatchError, match=told):
+        require_agreement(ours, lambda facts: [ours, theirs])

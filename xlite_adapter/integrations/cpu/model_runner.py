@@ -14,7 +14,7 @@ from vllm.logger import init_logger
 from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from arch_registry import builtin_registry
+from arch_registry import load_registry
 from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.config import Options
 from xlite_adapter.forward import BatchTensors, XliteForward
@@ -36,7 +36,7 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         self._options = options = Options.from_env(os.environ)
-        plan = require_plan(vllm_config, builtin_registry(), options)
+        plan = require_plan(vllm_config, load_registry(), options)
         self._xlite_api, name, version = load_runtime(options.runtime.value, "cpu")
         self._xlite_weights: BoundWeights | None = None
         parallel = vllm_config.parallel_config

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.v1.worker import cpu_worker
 
-from arch_registry import builtin_registry
+from arch_registry import load_registry
 from xlite_adapter.config import Options
 from xlite_adapter.integrations.admission import graph_config
 from xlite_adapter.integrations.cpu.model_runner import XliteCPUModelRunner
@@ -28,7 +28,7 @@ class XliteCPUWorker(cpu_worker.CPUWorker):  # type: ignore[misc]
         super().__init__(vllm_config, *args, **kwargs)
 
     def _admitted(self, vllm_config: Any) -> bool:
-        if not admitted(vllm_config, Options.from_env(os.environ), builtin_registry()):
+        if not admitted(vllm_config, Options.from_env(os.environ), load_registry()):
             return False
         if graph_config(vllm_config).full_mode:
             turn_graphs_off(vllm_config)

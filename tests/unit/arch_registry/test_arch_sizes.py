@@ -1,0 +1,70 @@
+"""Bytes of a plan: by hand, against torch's sizes, and against what the reference runtime reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from arch_cases import FAMILIES, LIMITS, plan_dict, small
+
+from arch_registry import HfConfig, ParallelShape, SpecError, builtin_registry, plan_model
+from arch_registry.parallel import DTYPES
+from arch_registry.sizes import DTYPE_BYTES, activation_bytes, kv_bytes_per_token, output_bytes, workspace_bytes
+
+CONFIGS = Path(__file__).parents[2] / "fixtures/configs"
+
+
+def test_llama_3_1_8b_on_two_ranks_by_hand():
+    config = HfConfig.from_path(CONFIGS / "meta-llama/Llama-3.1-8B")
+    limits = replace(LIMITS, token_budget=256, max_batch_size=256)
+    plan = plan_model(config, builtin_registry(), ParallelShape(tp=2), limits).plan
+    # 32 layers, K and V, 8 heads over 2 ranks, head dim 128, 2 bytes
+    assert kv_bytes_per_token(plan) == 32 * 2 * 4 * 128 * 2 == 65_536
+    assert output_bytes(plan) == 256 * 4096 * 2
+    # residual and norm, and the MLP (3 * 7168), which is wider than attention (2 * (16 + 4) * 128)
+    assert activation_bytes(plan) == 256 * (2 * 4096 + 3 * 7168) * 2
+    assert workspace_bytes(plan) == 17_301_504
+
+
+def test_a_key_value_head_on_several_ranks_is_held_whole():
+    config = small(num_attention_heads=8, num_key_value_heads=2, head_dim=64, num_hidden_layers=3)
+    plan = plan_dict(config, ParallelShape(tp=8)).plan
+    assert kv_bytes_per_token(plan) == 3 * 2 * 1 * 64 * 2
+
+
+def test_dtypes_are_all_known():
+    assert tuple(DTYPE_BYTES) == DTYPES
+
+
+@pytest.mark.parametrize("change", [{"attention": "mla"}, {"runtime_config": {"max_m": 4, "hidden_size": None}}])
+def test_what_has_no_size_says_so(change):
+    plan = replace(plan_dict(small()).plan, **change)
+    with pytest.raises(SpecError, match="spec 'llama'"):
+        workspace_bytes(plan)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("intermediate", [128, 4096])  # attention is the widest, or the MLP
+def test_what_torch_and_the_reference_runtime_say(architecture, tp, dtype, intermediate):
+    torch = pytest.importorskip("torch")
+    from xlite_adapter.build import TableShape, make_config
+    from xlite_adapter.runtime import reference
+
+    limits = replace(LIMITS, dtype=dtype)
+    config = small(architecture, intermediate_size=intermediate)
+    plan = plan_dict(config, ParallelShape(tp=tp), limits).plan
+    model, kind = reference.Model(), getattr(torch, dtype)
+    for slot in plan.slots:
+        tensors = [torch.zeros(slot.shape, dtype=kind) for _ in slot.paths]
+        setattr(model, slot.slot, tensors if slot.per_layer else tensors[0])
+    model.init(make_config(reference, plan, TableShape(limits.block_size, 8)), 0)
+
+    bound = model._ready("test")
+    assert activation_bytes(plan) == bound.workspace_bytes()
+    assert output_bytes(plan) == torch.empty(limits.token_budget, 256, dtype=kind).nbytes
+    heads, head_dim = bound.dense.attention[1:3]
+    block = torch.empty(2, limits.block_size, heads, head_dim, dtype=kind)
+    assert kv_bytes_per_token(plan) * limits.block_size == block.nbytes * len(bound.dense.layers)

@@ -1,0 +1,105 @@
+"""``archs``, ``check`` and ``plan``: what is known of models before anything is installed or loaded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from arch_registry import HfConfig, ParallelShape, Registry
+from arch_registry.parallel import DTYPES
+from xlite_adapter.cli import verdict
+from xlite_adapter.cli.output import EXIT_OK, EXIT_UNSUPPORTED, Format, FormatOption, print_json, warn
+from xlite_adapter.cli.registry import problems, registry
+
+Dtype = Annotated[str, typer.Option(help=f"One of auto, {', '.join(DTYPES)}. auto: float16 if config.json says so, "
+                                         "else bfloat16.")]  # fmt: skip
+ConfigPath = Annotated[str, typer.Argument(metavar="PATH", help="A config.json, or the folder that has it.")]
+
+
+def _size(text: str, low: int = 1) -> Any:
+    return typer.Option(min=low, max=verdict.MAX_OPTION, help=text)
+
+
+Tp = Annotated[int, _size("Tensor-parallel size.")]
+Dp = Annotated[int, _size("Data-parallel size; ranks of a dense model are independent engines.")]
+Ep = Annotated[int, _size("Expert-parallel size; without effect on a dense model.")]
+
+
+def archs(output: FormatOption = Format.TABLE) -> None:
+    """List the architectures that can be served, and which package each comes from."""
+    known = registry()
+    warn(problems(known))
+    rows = [_row(known, name) for name in known]
+    if output is Format.JSON:
+        print_json(rows)
+        return
+    from xlite_adapter.cli.model_tables import print_archs
+
+    print_archs(rows)
+
+
+def check(path: ConfigPath, tp: Tp = 1, dp: Dp = 1, ep: Ep = 1, output: FormatOption = Format.TABLE) -> None:
+    """Say whether a model can be served, or every reason why not.
+
+    It judges the model alone, not the engine's limits: use plan for those. Exits with 0 if it is supported, 1 if not,
+    and 2 if there is no config.json to read.
+    """
+    known = registry()
+    found = verdict.check_config(HfConfig.from_path(path), known, ParallelShape(tp, dp, ep))
+    _finish(found, found.to_json(), known, output)
+
+
+def plan(
+    path: ConfigPath,
+    max_num_seqs: Annotated[int, _size("Most requests in a batch.")] = 256,
+    max_num_batched_tokens: Annotated[int, _size("Most tokens in a batch.")] = 2048,
+    max_model_len: Annotated[
+        int | None, typer.Option(min=1, max=verdict.MAX_OPTION, show_default="all the model has positions for",
+                                 help="Most tokens in a sequence.")
+    ] = None,
+    block_size: Annotated[int, _size("Tokens in a KV block.")] = verdict.BLOCK_SIZE,
+    tp: Tp = 1,
+    dp: Dp = 1,
+    ep: Ep = 1,
+    spec_tokens: Annotated[int, _size("Speculative tokens per request and step.", low=0)] = 0,
+    full_mode: Annotated[bool, typer.Option("--full-mode", help="Size the budget for prefill too.")] = False,
+    dtype: Dtype = verdict.AUTO,
+    output: FormatOption = Format.TABLE,
+) -> None:  # fmt: skip
+    """Show how the runtime is sized for a model: token budget, ModelConfig, weight slots and bytes per rank.
+
+    The defaults are those of vLLM's server, with the KV blocks of Ascend and CPUs. Exits with 0 if the model is
+    supported, 1 if not, and 2 if there is no config.json to read or an option is wrong.
+    """
+    if dtype not in (verdict.AUTO, *DTYPES):
+        raise typer.BadParameter(f"{dtype!r} is not one of auto, {', '.join(DTYPES)}.", param_hint="'--dtype'")
+    engine = verdict.EngineOptions(
+        max_num_seqs, max_num_batched_tokens, max_model_len, block_size, spec_tokens, full_mode, dtype
+    )
+    known = registry()
+    found = verdict.plan_config(HfConfig.from_path(path), known, ParallelShape(tp, dp, ep), engine)
+    _finish(found, found.plan_json(), known, output)
+
+
+def _row(known: Registry, name: str) -> dict[str, Any]:
+    spec = known.get(name)
+    assert spec is not None  # name is one of the registry's own
+    return {
+        "architecture": name,
+        "attention": spec.attention,
+        "moe": not spec.independent_dp,
+        "spec": spec.name,
+        "source": known.owner(name),
+    }
+
+
+def _finish(found: verdict.Verdict, as_json: dict[str, Any], known: Registry, output: Format) -> None:
+    if output is Format.JSON:
+        print_json({**as_json, "problems": problems(known)})
+    else:
+        from xlite_adapter.cli.model_tables import print_verdict
+
+        warn(problems(known))
+        print_verdict(as_json)
+    raise typer.Exit(EXIT_OK if found.plan is not None else EXIT_UNSUPPORTED)

@@ -1,0 +1,194 @@
+"""What ``check`` and ``plan`` decide, without printing: from config.json and options to a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from arch_registry import (
+    ArchSpec,
+    Finding,
+    FindingCode,
+    HfConfig,
+    Limits,
+    ParallelShape,
+    PlanResult,
+    Registry,
+    RuntimePlan,
+    Severity,
+    plan_model,
+)
+from arch_registry.findings import show
+from arch_registry.sizes import activation_bytes, kv_bytes_per_token, output_bytes, workspace_bytes
+from xlite_adapter.routing import token_budget
+
+# Block size of vLLM on a CPU and on Ascend.
+BLOCK_SIZE = 128
+# Most that an option may be: the runtime's sizes are 32-bit integers.
+MAX_OPTION = 2**31 - 1
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """vLLM's options that size the runtime.
+
+    Attributes:
+        max_num_seqs: Most requests in a batch.
+        max_num_batched_tokens: Most tokens in a batch.
+        max_model_len: Most tokens in a sequence; None takes the rows of the model's rotary table.
+        block_size: Tokens in a KV block.
+        spec_tokens: Speculative tokens per request and step.
+        full_mode: Whether the budget holds prefill too.
+        dtype: A torch dtype, or ``auto``: float16 where the config says so, else bfloat16.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_model_len: int | None = None
+    block_size: int = BLOCK_SIZE
+    spec_tokens: int = 0
+    full_mode: bool = False
+    dtype: str = AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a model is supported, and why.
+
+    Attributes:
+        architecture: The registered architecture, or the first that the config names; None where it names none.
+        attention: Kind of attention; None for an unknown architecture.
+        findings: Errors and warnings.
+        plan: The plan of a supported model.
+    """
+
+    architecture: str | None
+    attention: str | None
+    findings: tuple[Finding, ...]
+    plan: RuntimePlan | None
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``check`` prints."""
+        return {
+            "supported": self.plan is not None,
+            "architecture": self.architecture,
+            "attention": self.attention,
+            "findings": [_finding_json(finding) for finding in self.findings],
+        }
+
+    def plan_json(self) -> dict[str, Any]:
+        """What ``plan`` prints; without a plan the same as ``check``.
+
+        Raises:
+            SpecError: The spec's sizes cannot be computed.
+        """
+        found = self.to_json()
+        return found if self.plan is None else {**found, **_plan_json(self.plan)}
+
+
+def check_config(config: HfConfig, registry: Registry, parallel: ParallelShape) -> Verdict:
+    """Judge a model by itself: with limits so small that none of them is a reason.
+
+    Raises:
+        SpecError: A rule of the spec is wrong.
+    """
+    limits = Limits(token_budget=1, max_batch_size=1, max_seq_len=1, block_size=BLOCK_SIZE, dtype="bfloat16")
+    return _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits))
+
+
+def plan_config(config: HfConfig, registry: Registry, parallel: ParallelShape, engine: EngineOptions) -> Verdict:
+    """Judge a model and size the runtime for an engine's options.
+
+    Raises:
+        SpecError: A rule of the spec is wrong.
+    """
+    length = engine.max_model_len
+    if length is None:
+        model = check_config(config, registry, parallel)
+        length = 1 if model.plan is None else min(model.plan.rope.table_length, MAX_OPTION)
+    limits = _limits(config, parallel, engine, length)
+    verdict = _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits))
+    return replace(verdict, findings=(*verdict.findings, *_speculation_findings(engine)))
+
+
+def _limits(config: HfConfig, parallel: ParallelShape, engine: EngineOptions, length: int) -> Limits:
+    budget = token_budget(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        speculative_tokens=engine.spec_tokens,
+        tensor_parallel=parallel.tp,
+        full_mode=engine.full_mode,
+    )
+    dtype = _auto_dtype(config) if engine.dtype == AUTO else engine.dtype
+    return Limits(budget, engine.max_num_seqs, length, engine.block_size, dtype)
+
+
+def _auto_dtype(config: HfConfig) -> str:
+    """VLLM's ``auto``: the config's half precision; float32 and what is unknown become bfloat16."""
+    given = config.peek("dtype") or config.peek("torch_dtype")
+    name = given.removeprefix("torch.") if isinstance(given, str) else ""
+    return name if name == "float16" else "bfloat16"
+
+
+def _verdict(config: HfConfig, registry: Registry, parallel: ParallelShape, result: PlanResult) -> Verdict:
+    architecture = _architecture(config, registry)
+    spec = None if architecture is None else registry.get(architecture)
+    findings = (*result.findings, *_expert_findings(spec, parallel))
+    return Verdict(architecture, None if spec is None else spec.attention, findings, result.plan)
+
+
+def _architecture(config: HfConfig, registry: Registry) -> str | None:
+    listed = config.peek("architectures")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return next((name for name in names if name in registry), names[0] if names else None)
+
+
+def _expert_findings(spec: ArchSpec | None, parallel: ParallelShape) -> list[Finding]:
+    """Expert parallelism of a dense model is no reason to refuse: vLLM ignores it, and so does the plan."""
+    if spec is None or not spec.independent_dp or parallel.ep == 1:
+        return []
+    hint = "The model is dense: it has no experts to spread, so the size is ignored and each rank computes as with 1."
+    path = "expert-parallel size"
+    return [Finding(FindingCode.PARALLEL, path, parallel.ep, "1 for a dense model", hint, Severity.WARNING)]
+
+
+def _speculation_findings(engine: EngineOptions) -> list[Finding]:
+    if not engine.spec_tokens:
+        return []
+    hint = "The budget counts them, but the engine of this version refuses to start with speculative_config."
+    expected = "0 in this version"
+    return [Finding(FindingCode.SPECULATION, "spec_tokens", engine.spec_tokens, expected, hint, Severity.WARNING)]
+
+
+def sentence(finding: Finding) -> str:
+    """Offender, value and what is supported; the hint and the code have places of their own."""
+    return f"{finding.path} is {show(finding.got)}; supported: {finding.expected}."
+
+
+def _finding_json(finding: Finding) -> dict[str, str]:
+    return {
+        "code": finding.code.value,
+        "severity": finding.severity.value,
+        "path": finding.path,
+        "message": sentence(finding),
+        "hint": finding.hint,
+    }
+
+
+def _plan_json(plan: RuntimePlan) -> dict[str, Any]:
+    return {
+        "spec": plan.spec,
+        "source": plan.owner,
+        "dtype": plan.limits.dtype,
+        "parallel": {"tp": plan.parallel.tp, "dp": plan.parallel.dp, "ep": plan.parallel.ep},
+        "token_budget": plan.limits.token_budget,
+        "max_m": plan.runtime_config["max_m"],
+        "max_batch_size": plan.limits.max_batch_size,
+        "runtime_config": dict(plan.runtime_config),
+        "weight_slots": {slot.slot: {"count": len(slot.paths), "shape": list(slot.shape)} for slot in plan.slots},
+        "workspace_bytes": workspace_bytes(plan),
+        "output_bytes": output_bytes(plan),
+        "activation_bytes": activation_bytes(plan),
+        "kv_bytes_per_token": kv_bytes_per_token(plan),
+    }
