@@ -66,6 +66,31 @@ def test_the_server_example_and_its_client(tmp_path):
     assert "sky" in output
 
 
+def test_the_check_command():
+    (block,) = blocks("Ask before you serve", "console")
+    command, *shown = block.splitlines()
+    done = subprocess.run(
+        [sys.executable, "-m", "xlite_adapter", *shlex.split(command)[2:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert [line.rstrip() for line in done.stdout.splitlines()] == shown
+
+
+def test_every_command_is_named():
+    from typer.main import get_command
+
+    from xlite_adapter.cli.app import app
+
+    assert all(
+        re.search(rf"`(?:xlite-adapter )?{name}|xlite-adapter {name}|make {name}", README)
+        for name in get_command(app).commands
+    )
+
+
 def test_every_make_target_that_is_named_exists():
     commands = re.findall(r"(?:`|^\$ )make ([a-z ]+)", README, flags=re.MULTILINE)
     makefile = (ROOT / "Makefile").read_text()
