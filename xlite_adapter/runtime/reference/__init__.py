@@ -1,7 +1,8 @@
-"""The reference runtime: xlite 0.2.0rc4's classes in torch, for dense models with multi-head attention.
+"""The reference runtime: xlite 0.2.0rc4's classes in torch, for dense and MoE models with multi-head attention.
 
 It computes what the compiled runtime computes, raises where that one raises, and also where that one lets a mistake
-pass. Read ``dense.py`` for the model, ``kernels.py`` for the operators, ``checks.py`` for what a batch must be.
+pass. Read ``dense.py`` and ``moe.py`` for the models, ``kernels.py`` for the operators, ``checks.py`` for what a batch
+must be.
 """
 
 from xlite_adapter.runtime.reference.config import ModelConfig

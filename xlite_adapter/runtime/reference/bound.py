@@ -6,14 +6,16 @@ Legend of shapes: T tokens, D hidden size, B requests, V vocabulary of one rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from xlite_adapter.runtime.protocol import AttentionShape, Batch, Kernels
-from xlite_adapter.runtime.reference import checks, dense
+from xlite_adapter.runtime.reference import checks, dense, moe
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.init_checks import block_size_of
+from xlite_adapter.runtime.reference.moe_binding import activations_per_token, bind_feed_forwards
 from xlite_adapter.runtime.reference.runtime import Runtime
 from xlite_adapter.runtime.reference.weights import rank_sizes
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from xlite_adapter.runtime.reference.model import Model
 
 KVCache = Sequence[Sequence[torch.Tensor]]
+_NOTHING = torch.empty(0)
 BatchMaker = Callable[[object, int, int, int, checks.Limits], Batch]
 
 
@@ -33,6 +36,9 @@ class BoundModel:
 
     def __init__(self, model: Model, config: ModelConfig, rank: int) -> None:
         self.dense = _bind_weights(model, config, rank)
+        self._run_layers = dense.run_layers
+        if config.n_routed_experts:
+            self._run_layers = partial(moe.run_layers, bind_feed_forwards(model, config, rank))
         self.limits = _limits(config, self.dense.embed.dtype)
         self._config = config
         self._runtime: Runtime | None = None
@@ -64,7 +70,7 @@ class BoundModel:
             checks.check_aux_outputs(aux_outputs, tokens, limits)
         with torch.no_grad():
             residual_TD = x if input_is_embeds else dense.embed(self.dense, kernels, x)
-            hidden_TD = dense.run_layers(self.dense, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs)
+            hidden_TD = self._run_layers(self.dense, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs)
             output[:tokens].copy_(hidden_TD)
 
     def run_logits(self, rt: Runtime, hidden: torch.Tensor, indices: torch.Tensor, output: torch.Tensor) -> None:
@@ -97,8 +103,17 @@ class BoundModel:
                 raise RuntimeError(f"Runtime.tp_size is {rt.tp_size}, the model's def_tp_size is {tp_size}")
             if rt.rank % tp_size != tp_rank:
                 raise RuntimeError(f"Runtime.rank is {rt.rank}, which is not rank {tp_rank} that Model.init was given")
+            if self._config.n_routed_experts:
+                self._check_expert_groups(rt)
             self._runtime, self._kv_cache = rt, None
         return rt.kernels
+
+    def _check_expert_groups(self, rt: Runtime) -> None:
+        for name in ("moe_ep_size", "moe_tp_size"):
+            if getattr(rt, name) != getattr(self._config, name):
+                raise RuntimeError(
+                    f"Runtime.{name} is {getattr(rt, name)}, the model's {name} is {getattr(self._config, name)}"
+                )
 
     def _blocks_of(self, kernels: Kernels, kv_cache: KVCache) -> int:
         if kv_cache is not self._kv_cache:
@@ -122,7 +137,8 @@ class BoundModel:
         model, config = self.dense, self._config
         heads, kv_heads, head_dim = model.attention[:3]
         qkv_and_output = 2 * (heads + kv_heads) * head_dim
-        widest = max(qkv_and_output, 3 * config.intermediate_size // model.tp_size)
+        mlp = max(3 * config.intermediate_size // model.tp_size, activations_per_token(config))
+        widest = max(qkv_and_output, mlp)
         return config.max_m * (2 * config.hidden_size + widest) * self.limits.dtype.itemsize
 
 
@@ -169,8 +185,8 @@ def _bind_layer(model: Model, layer: int, config: ModelConfig, capture: int) -> 
         k_norm=model.mha_k_norm[layer] if config.qk_norm else None,
         attn_out=model.attn_out[layer],
         mlp_norm=model.mlp_norm[layer],
-        gate_up=model.mlp_up_gate[layer],
-        down=model.mlp_down[layer],
+        gate_up=_NOTHING if config.n_routed_experts else model.mlp_up_gate[layer],
+        down=_NOTHING if config.n_routed_experts else model.mlp_down[layer],
         next_norm=model.attn_norm[layer + 1] if layer + 1 < config.n_layers else model.norm,
         capture=capture,
     )

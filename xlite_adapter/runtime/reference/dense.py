@@ -21,7 +21,8 @@ from xlite_adapter.runtime.protocol import AttentionShape, Batch, Kernels, Linea
 class Layer(NamedTuple):
     """Weights of one layer. ``next_norm`` is the next layer's ``attn_norm``, or the final norm.
 
-    ``capture`` is the index in ``aux_outputs`` of the residual that enters this layer, or -1.
+    ``capture`` is the index in ``aux_outputs`` of the residual that enters this layer, or -1. In a model with experts
+    ``gate_up`` and ``down`` are empty: see ``moe.run_layers``.
     """
 
     qkv: LinearWeight

@@ -6,6 +6,7 @@ import math
 
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.enums import AttnType
+from xlite_adapter.runtime.reference.moe_checks import check_experts, fail
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
     "normalising the whole of Q and K": ("qk_norm_full",),
@@ -24,12 +25,11 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
         *("linear_num_k_heads", "linear_num_v_heads", "linear_key_head_dim", "linear_value_head_dim"),
         *("linear_conv_kernel_dim", "full_attention_interval"),
     ),
-    "mixture of experts": (
-        *("n_routed_experts", "num_redundant_experts", "n_shared_experts", "n_expert_groups", "n_limited_groups"),
-        *("n_act_experts", "moe_intermediate_size", "route_scale", "scoring_func", "norm_topk_prob"),
-        *("gate_captured", "experts_weight_transpose", "experts_weight_nz"),
+    "redundant experts": ("num_redundant_experts",),
+    "a gate that is not captured": ("gate_captured",),
+    "NZ and quantised weight layouts": (
+        *("weight_nz", "experts_weight_nz", "quant_attn_weight_transpose", "quant_attn_weight_nz"),
     ),
-    "NZ and quantised weight layouts": ("weight_nz", "quant_attn_weight_transpose", "quant_attn_weight_nz"),
     "compressed attention (CxA) and hyper-connections": (
         *("o_groups", "o_lora_rank", "window_size", "compress_rope_theta", "original_seq_len", "rope_factor"),
         *("beta_fast", "beta_slow", "hc_mult", "hc_sinkhorn_iters", "hc_eps", "swiglu_limit", "n_hash_layers"),
@@ -38,7 +38,7 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
 }
 _POSITIVE = (
     *("vocab_size", "hidden_size", "n_layers", "n_heads", "n_kv_heads", "head_dim", "rope_head_dim"),
-    *("intermediate_size", "norm_eps", "max_seq_len", "max_batch_size", "max_m"),
+    *("norm_eps", "max_seq_len", "max_batch_size", "max_m"),
     *("def_tp_size", "def_dp_size", "moe_ep_size", "moe_tp_size"),
 )
 
@@ -49,64 +49,64 @@ def block_size_of(config: ModelConfig) -> int:
 
 
 def check_config(config: ModelConfig, rank: int) -> None:
-    """Raise ValueError on a config that the dense reference cannot compute exactly."""
+    """Raise ValueError on a config that the reference cannot compute exactly."""
     _check_unsupported(config)
     _check_sizes(config, rank)
+    check_experts(config)
     _check_divisions(config)
     _check_attention(config)
     _check_aux_layer_ids(config)
 
 
-def _fail(name: str, got: object, expected: str) -> None:
-    raise ValueError(f"ModelConfig.{name} is {got!r}: {expected}")
-
-
 def _check_unsupported(config: ModelConfig) -> None:
     if config.attn_type is not AttnType.AttnMHA:
-        _fail("attn_type", config.attn_type.name, "the reference runtime implements AttnMHA")
+        fail("attn_type", config.attn_type.name, "the reference runtime implements AttnMHA")
     for feature, names in UNSUPPORTED_FIELDS.items():
         for name in names:
             if getattr(config, name) != getattr(ModelConfig, name):
-                _fail(name, getattr(config, name), f"the reference runtime does not implement {feature}")
+                fail(name, getattr(config, name), f"the reference runtime does not implement {feature}")
 
 
 def _check_sizes(config: ModelConfig, rank: int) -> None:
-    for name in _POSITIVE:
+    has_mlps = config.n_dense_layers or not config.n_routed_experts
+    for name in (*_POSITIVE, "intermediate_size") if has_mlps else _POSITIVE:
         if getattr(config, name) <= 0:
-            _fail(name, getattr(config, name), "expected more than 0")
+            fail(name, getattr(config, name), "expected more than 0")
     if block_size_of(config) <= 0:
-        _fail("block_sizes" if config.block_sizes else "block_size", block_size_of(config), "expected more than 0")
+        fail("block_sizes" if config.block_sizes else "block_size", block_size_of(config), "expected more than 0")
     if len(config.block_sizes) > 1:
-        _fail("block_sizes", config.block_sizes, "multi-head attention has one block size")
+        fail("block_sizes", config.block_sizes, "multi-head attention has one block size")
     if config.block_size not in (0, block_size_of(config)):
-        _fail("block_size", config.block_size, f"block_sizes says {block_size_of(config)}")
+        fail("block_size", config.block_size, f"block_sizes says {block_size_of(config)}")
     if config.def_dp_size != 1:
-        _fail("def_dp_size", config.def_dp_size, "data-parallel ranks of a dense model are independent: expected 1")
+        fail(
+            "def_dp_size",
+            config.def_dp_size,
+            "the reference has no data-parallel groups (ranks of a dense model are independent): expected 1",
+        )
     if not 0 <= rank < config.def_tp_size:
         raise ValueError(f"Model.init: rank {rank} is outside the world of def_tp_size {config.def_tp_size}")
     if config.max_m < config.max_batch_size:
-        _fail("max_m", config.max_m, f"expected at least max_batch_size {config.max_batch_size}")
-    if config.n_dense_layers != config.n_layers:
-        _fail("n_dense_layers", config.n_dense_layers, f"a dense model has n_layers {config.n_layers} of them")
+        fail("max_m", config.max_m, f"expected at least max_batch_size {config.max_batch_size}")
 
 
 def _check_divisions(config: ModelConfig) -> None:
     tp = config.def_tp_size
     for name in ("n_heads", "vocab_size", "intermediate_size"):
         if getattr(config, name) % tp:
-            _fail(name, getattr(config, name), f"expected a multiple of def_tp_size {tp}")
+            fail(name, getattr(config, name), f"expected a multiple of def_tp_size {tp}")
     if config.n_kv_heads % tp and tp % config.n_kv_heads:
-        _fail("n_kv_heads", config.n_kv_heads, f"expected a multiple or a divisor of def_tp_size {tp}")
+        fail("n_kv_heads", config.n_kv_heads, f"expected a multiple or a divisor of def_tp_size {tp}")
     if config.n_heads % config.n_kv_heads:
-        _fail("n_heads", config.n_heads, f"expected a multiple of n_kv_heads {config.n_kv_heads}")
+        fail("n_heads", config.n_heads, f"expected a multiple of n_kv_heads {config.n_kv_heads}")
 
 
 def _check_attention(config: ModelConfig) -> None:
     rope, head_dim = config.rope_head_dim, config.head_dim
     if rope > head_dim or rope % 2:
-        _fail("rope_head_dim", rope, f"expected an even number, at most head_dim {head_dim}")
+        fail("rope_head_dim", rope, f"expected an even number, at most head_dim {head_dim}")
     if config.softmax_scale and not math.isclose(config.softmax_scale, head_dim**-0.5, rel_tol=1e-4):
-        _fail(
+        fail(
             "softmax_scale",
             config.softmax_scale,
             f"multi-head attention always scales by head_dim^-0.5 = {head_dim**-0.5}",
@@ -116,7 +116,7 @@ def _check_attention(config: ModelConfig) -> None:
 def _check_aux_layer_ids(config: ModelConfig) -> None:
     ids = config.aux_layer_ids
     if len(set(ids)) != len(ids):
-        _fail("aux_layer_ids", ids, "expected distinct layers")
+        fail("aux_layer_ids", ids, "expected distinct layers")
     for layer in ids:
         if not 0 <= layer <= config.n_layers:
-            _fail("aux_layer_ids", ids, f"expected layers between 0 and n_layers {config.n_layers}")
+            fail("aux_layer_ids", ids, f"expected layers between 0 and n_layers {config.n_layers}")

@@ -20,7 +20,13 @@ from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.init_checks import check_config
 from xlite_adapter.runtime.reference.metadata import AttnMeta, AttnMetaV2
 from xlite_adapter.runtime.reference.runtime import Runtime
-from xlite_adapter.runtime.reference.weights import SINGLE_TENSORS, UNSUPPORTED_SLOTS, check_slot, slots_of
+from xlite_adapter.runtime.reference.weights import (
+    SINGLE_TENSORS,
+    UNSUPPORTED_SLOTS,
+    check_slot,
+    shared_is_replicated,
+    slots_of,
+)
 
 
 class Model(CheckedAttributes):
@@ -43,6 +49,13 @@ class Model(CheckedAttributes):
     mlp_norm: Sequence[torch.Tensor] = ()
     mlp_up_gate: Sequence[LinearWeight] = ()
     mlp_down: Sequence[LinearWeight] = ()
+    gate: Sequence[LinearWeight] = ()
+    gate_bias: Sequence[torch.Tensor] = ()
+    se_up_gate: Sequence[LinearWeight] = ()
+    se_down: Sequence[LinearWeight] = ()
+    se_gate: Sequence[LinearWeight] = ()
+    re_up_gate: Sequence[LinearWeight] = ()
+    re_down: Sequence[LinearWeight] = ()
 
     def __init__(self) -> None:
         self.__dict__["_bound"] = None
@@ -77,10 +90,13 @@ class Model(CheckedAttributes):
                     raise ValueError(f"Model.{name} is set: the reference runtime does not implement {feature}")
         if self.embed is None:
             raise ValueError("Model.embed is not set; it decides the dtype of the model")
-        if self.embed.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            raise ValueError(f"Model.embed: expected dtype float32, float16 or bfloat16, got {self.embed.dtype}")
-        for slot in slots_of(config):
-            check_slot(slot, getattr(self, slot.name), config, self.embed.dtype)
+        dtype = self.embed.dtype
+        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise ValueError(f"Model.embed: expected dtype float32, float16 or bfloat16, got {dtype}")
+        if config.n_routed_experts and dtype == torch.float16:
+            raise ValueError("Model.embed: the runtime has no float16 kernels for a mixture of experts; use bfloat16")
+        for slot in slots_of(config, dtype, shared_is_replicated(config, self.se_down)):
+            check_slot(slot, getattr(self, slot.name), dtype)
 
     def _ready(self, method: str) -> BoundModel:
         bound: BoundModel | None = self.__dict__["_bound"]
@@ -257,8 +273,9 @@ def _refuse_extras(deepstack_input: Sequence[torch.Tensor], input_ids: torch.Ten
 
 def _declare_slots() -> None:
     """Give Model its kinds, and the slots of other families as empty attributes that can be detected and set."""
-    lists = ("mha_qkv", "attn_out", "mlp_up_gate", "mlp_down")
-    norms = ("attn_norm", "mlp_norm", "mha_qkv_bias", "mha_q_norm", "mha_k_norm")
+    lists: tuple[str, ...] = ("mha_qkv", "attn_out", "mlp_up_gate", "mlp_down")
+    lists += ("gate", "se_up_gate", "se_down", "se_gate", "re_up_gate", "re_down")
+    norms = ("attn_norm", "mlp_norm", "mha_qkv_bias", "mha_q_norm", "mha_k_norm", "gate_bias")
     kinds = dict.fromkeys(lists, WEIGHTS) | dict.fromkeys(norms, TENSORS)
     kinds |= {"embed": TENSOR, "norm": TENSOR, "head": WEIGHT}
     for names in UNSUPPORTED_SLOTS.values():

@@ -1,8 +1,4 @@
-"""The weight slots of Model: which there are, their shapes on one rank, and the checks that ``Model.init`` makes.
-
-Legend of shapes: V vocabulary, D hidden size, F intermediate size, N query heads and K key-value heads, all of one
-rank; H head_dim.
-"""
+"""The weight slots of Model: which there are, their shapes on one rank, and the checks that ``Model.init`` makes."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import torch
 
 from xlite_adapter.runtime.protocol import LinearWeight
 from xlite_adapter.runtime.reference.config import ModelConfig
+from xlite_adapter.runtime.reference.enums import ScoringFuncType
 
 _QUANT = ("input_scale", "input_offset", "quant_bias", "deq_scale")
 
@@ -26,7 +23,12 @@ UNSUPPORTED_SLOTS: Mapping[str, tuple[str, ...]] = {
         *("norm_bias", "attn_norm_bias", "mlp_norm_bias"),
         *("mha_q_norm_bias", "mha_k_norm_bias"),
     ),
-    "quantised weights": _with_quant("attn_out", "mha_qkv", "mlp_up_gate", "mlp_down"),
+    "quantised weights": (
+        *_with_quant("attn_out", "mha_qkv", "mlp_up_gate", "mlp_down"),
+        *("se_up_gate_deq_scale", "se_down_deq_scale"),
+        *("re_up_gate_scale", "re_up_gate_deq_scale", "re_up_gate_scale_bias"),
+        *("re_down_scale", "re_down_deq_scale", "re_down_scale_bias"),
+    ),
     "latent attention (MLA)": (
         *("mla_qkv_a", "mla_q_b", "mla_q_norm", "mla_q_norm_bias", "mla_wuv", "mla_wuk_t"),
         *("mla_kv_norm", "mla_kv_norm_bias"),
@@ -40,11 +42,8 @@ UNSUPPORTED_SLOTS: Mapping[str, tuple[str, ...]] = {
         *("linear_in_proj_qkv", "linear_in_proj_z", "linear_in_proj_b", "linear_in_proj_a", "linear_conv1d"),
         *("linear_a_log", "linear_dt_bias", "linear_norm", "linear_out_proj"),
     ),
-    "mixture of experts": (
-        *("gate", "gate_bias", "tid2eid", "log2phy", "se_up_gate", "se_up_gate_deq_scale", "se_down"),
-        *("se_down_deq_scale", "se_gate", "re_up_gate", "re_up_gate_scale", "re_up_gate_deq_scale"),
-        *("re_up_gate_scale_bias", "re_down", "re_down_scale", "re_down_deq_scale", "re_down_scale_bias"),
-    ),
+    "experts that are routed by hash": ("tid2eid",),
+    "redundant experts": ("log2phy",),
     "compressed attention (CxA)": (
         *("attn_sink", "attn_wq_a", "attn_wo_a", "attn_wo_b", "attn_wkv", "comp_ape", "comp_w_kv", "comp_w_gate"),
         *("comp_norm", "idx_wq_b", "idx_weights_proj", "idx_comp_ape", "idx_comp_w_kv", "idx_comp_w_gate"),
@@ -60,14 +59,20 @@ SINGLE_TENSORS = frozenset({"norm_bias", "hc_head_fn", "hc_head_base", "hc_head_
 
 
 class Slot(NamedTuple):
-    """One attribute of Model: its shape on one rank, whether it is a list over layers, whether it may be packed."""
+    """One attribute of Model: the shape of its weights on one rank, how many there are, and what they may be."""
 
     name: str
     shape: tuple[int, ...]
-    per_layer: bool = True
+    number: int
+    per: str
+    """What there is one weight for; empty for an attribute that is one weight and not a list."""
     linear: bool = False
-    flag: str | None = None
-    """ModelConfig attribute that the slot belongs to: required when it is set, refused when it is not."""
+    """Whether the weight may be packed, since it is only multiplied with."""
+    unused: str = ""
+    """Why the config has no use for the slot, which is refused then."""
+    optional: bool = False
+    dtypes: tuple[torch.dtype, ...] = ()
+    """Dtypes that are allowed where they are not the model's."""
 
 
 class RankSizes(NamedTuple):
@@ -85,52 +90,125 @@ def rank_sizes(config: ModelConfig) -> RankSizes:
     return RankSizes(config.n_heads // tp, kv_heads, config.vocab_size // tp, config.intermediate_size // tp)
 
 
-def slots_of(config: ModelConfig) -> tuple[Slot, ...]:
-    """Every slot of a dense model with the shape it must have on one rank."""
-    heads, kv_heads, vocab, intermediate = rank_sizes(config)
-    hidden, head_dim = config.hidden_size, config.head_dim
-    qkv = (heads + 2 * kv_heads) * head_dim
+def slots_of(config: ModelConfig, dtype: torch.dtype, shared_replicated: bool) -> tuple[Slot, ...]:
+    """Every slot, with the shape it must have on one rank of a model of this dtype."""
     return (
-        Slot("embed", (vocab, hidden), per_layer=False),
-        Slot("norm", (hidden,), per_layer=False),
-        Slot("head", (vocab, hidden), per_layer=False, linear=True),
-        Slot("attn_norm", (hidden,)),
-        Slot("mha_qkv", (qkv, hidden), linear=True),
-        Slot("mha_qkv_bias", (qkv,), flag="qkv_bias"),
-        Slot("mha_q_norm", (head_dim,), flag="qk_norm"),
-        Slot("mha_k_norm", (head_dim,), flag="qk_norm"),
-        Slot("attn_out", (hidden, heads * head_dim), linear=True),
-        Slot("mlp_norm", (hidden,)),
-        Slot("mlp_up_gate", (2 * intermediate, hidden), linear=True),
-        Slot("mlp_down", (hidden, intermediate), linear=True),
+        *(*_single_slots(config), *_attention_slots(config), *_mlp_slots(config)),
+        *(*_gate_slots(config, dtype), *_shared_slots(config, shared_replicated), *_routed_slots(config)),
     )
 
 
-def check_slot(slot: Slot, value: object, config: ModelConfig, dtype: torch.dtype) -> None:
-    """Raise ValueError unless ``value`` is what ``slot`` must hold for this config."""
-    weights: Sequence[object]
-    if not slot.per_layer:
-        weights = [value]
-    else:
-        assert isinstance(value, tuple)
-        weights = value
-        if not _used(slot, weights, config):
-            return
-        if len(weights) != config.n_layers:
-            raise ValueError(
-                f"Model.{slot.name}: expected {config.n_layers} weights, one per layer, got {len(weights)}"
-            )
-    for layer, weight in enumerate(weights):
-        name = f"Model.{slot.name}[{layer}]" if slot.per_layer else f"Model.{slot.name}"
-        _check_weight(name, slot, weight, dtype)
+def _single_slots(config: ModelConfig) -> tuple[Slot, ...]:
+    vocab, hidden = rank_sizes(config).vocab, config.hidden_size
+    return (
+        Slot("embed", (vocab, hidden), 1, ""),
+        Slot("norm", (hidden,), 1, ""),
+        Slot("head", (vocab, hidden), 1, "", linear=True),
+    )
 
 
-def _used(slot: Slot, weights: Sequence[object], config: ModelConfig) -> bool:
-    if slot.flag is None or getattr(config, slot.flag):
-        return True
-    if weights:
-        raise ValueError(f"Model.{slot.name} is set, but ModelConfig.{slot.flag} is False: it would be ignored")
-    return False
+def _attention_slots(config: ModelConfig) -> tuple[Slot, ...]:
+    heads, kv_heads, _, _ = rank_sizes(config)
+    hidden, head_dim = config.hidden_size, config.head_dim
+    qkv = (heads + 2 * kv_heads) * head_dim
+    each = (config.n_layers, "layer")
+    return (
+        Slot("attn_norm", (hidden,), *each),
+        Slot("mha_qkv", (qkv, hidden), *each, linear=True),
+        Slot("mha_qkv_bias", (qkv,), *each, unused=_off(config, "qkv_bias")),
+        Slot("mha_q_norm", (head_dim,), *each, unused=_off(config, "qk_norm")),
+        Slot("mha_k_norm", (head_dim,), *each, unused=_off(config, "qk_norm")),
+        Slot("attn_out", (hidden, heads * head_dim), *each, linear=True),
+        Slot("mlp_norm", (hidden,), *each),
+    )
+
+
+def _mlp_slots(config: ModelConfig) -> tuple[Slot, ...]:
+    hidden, intermediate = config.hidden_size, rank_sizes(config).intermediate
+    each = (config.n_dense_layers, "dense layer" if config.n_routed_experts else "layer")
+    unused = _off(config, "n_dense_layers")
+    return (
+        Slot("mlp_up_gate", (2 * intermediate, hidden), *each, linear=True, unused=unused),
+        Slot("mlp_down", (hidden, intermediate), *each, linear=True, unused=unused),
+    )
+
+
+def _gate_slots(config: ModelConfig, dtype: torch.dtype) -> tuple[Slot, ...]:
+    experts, each = config.n_routed_experts, (config.n_layers - config.n_dense_layers, "MoE layer")
+    unused = _off(config, "n_routed_experts")
+    unbiased = f"ModelConfig.scoring_func is {config.scoring_func.name}" if is_softmax(config) else ""
+    gate = Slot("gate", (experts, config.hidden_size), *each, linear=True, unused=unused)
+    return (
+        gate._replace(dtypes=(dtype, torch.float32)),
+        Slot("gate_bias", (experts,), *each, unused=unused or unbiased, dtypes=(torch.float32,)),
+    )
+
+
+def _shared_slots(config: ModelConfig, replicated: bool) -> tuple[Slot, ...]:
+    hidden, each = config.hidden_size, (config.n_layers - config.n_dense_layers, "MoE layer")
+    width = shared_width(config) // (1 if replicated else config.def_tp_size)
+    unused = _off(config, "n_routed_experts") or _off(config, "n_shared_experts")
+    return (
+        Slot("se_up_gate", (2 * width, hidden), *each, linear=True, unused=unused),
+        Slot("se_down", (hidden, width), *each, linear=True, unused=unused),
+        Slot("se_gate", (1, hidden), *each, linear=True, unused=unused, optional=True),
+    )
+
+
+def _routed_slots(config: ModelConfig) -> tuple[Slot, ...]:
+    """Orientation [out, in], or [in, out] with ``experts_weight_transpose``, which leaves nothing to pack."""
+    hidden, transposed = config.hidden_size, config.experts_weight_transpose
+    unused = _off(config, "n_routed_experts")
+    width = 0 if unused else config.moe_intermediate_size // config.moe_tp_size
+    count = 0 if unused else (config.n_layers - config.n_dense_layers) * local_experts(config)
+    step = -1 if transposed else 1
+    each = (count, "local expert of each MoE layer")
+    return (
+        Slot("re_up_gate", (2 * width, hidden)[::step], *each, linear=not transposed, unused=unused),
+        Slot("re_down", (hidden, width)[::step], *each, linear=not transposed, unused=unused),
+    )
+
+
+def is_softmax(config: ModelConfig) -> bool:
+    return config.scoring_func is ScoringFuncType.ScoringFuncSoftmax
+
+
+def local_experts(config: ModelConfig) -> int:
+    """Routed experts of one layer on one rank."""
+    return config.n_routed_experts // config.moe_ep_size
+
+
+def shared_width(config: ModelConfig) -> int:
+    """Intermediate size of the whole shared expert."""
+    return config.n_shared_experts * config.moe_intermediate_size
+
+
+def shared_is_replicated(config: ModelConfig, se_down: Sequence[LinearWeight]) -> bool:
+    """Whether every rank has the whole shared expert, as the width of the first one tells."""
+    if config.def_tp_size == 1 or not se_down:
+        return False
+    return se_down[0].shape[-1] == shared_width(config) or shared_width(config) % config.def_tp_size != 0
+
+
+def _off(config: ModelConfig, flag: str) -> str:
+    value = getattr(config, flag)
+    return "" if value else f"ModelConfig.{flag} is {value}"
+
+
+def check_slot(slot: Slot, value: object, dtype: torch.dtype) -> None:
+    """Raise ValueError unless ``value`` is what ``slot`` must hold."""
+    if not slot.per:
+        _check_weight(f"Model.{slot.name}", slot, value, dtype)
+        return
+    assert isinstance(value, tuple)
+    if slot.unused and value:
+        raise ValueError(f"Model.{slot.name} is set, but {slot.unused}: it would be ignored")
+    if slot.unused or (slot.optional and not value):
+        return
+    if len(value) != slot.number:
+        raise ValueError(f"Model.{slot.name}: expected {slot.number} weights, one per {slot.per}, got {len(value)}")
+    for index, weight in enumerate(value):
+        _check_weight(f"Model.{slot.name}[{index}]", slot, weight, dtype)
 
 
 def _check_weight(name: str, slot: Slot, weight: object, dtype: torch.dtype) -> None:
@@ -141,8 +219,9 @@ def _check_weight(name: str, slot: Slot, weight: object, dtype: torch.dtype) -> 
     shape, got_dtype = _shape_and_dtype(weight)
     if shape != slot.shape:
         raise ValueError(f"{name}: expected shape {slot.shape}, got {shape}")
-    if got_dtype != dtype:
-        raise ValueError(f"{name}: expected dtype {dtype} as Model.embed has, got {got_dtype}")
+    if got_dtype not in (slot.dtypes or (dtype,)):
+        allowed = " or ".join(map(str, dict.fromkeys(slot.dtypes))) or f"{dtype} as Model.embed has"
+        raise ValueError(f"{name}: expected dtype {allowed}, got {got_dtype}")
     if isinstance(weight, torch.Tensor) and not weight.is_contiguous():
         raise ValueError(f"{name}: expected a contiguous tensor, got strides {weight.stride()} for shape {shape}")
 

@@ -100,9 +100,13 @@ def shard(weight: torch.Tensor, rank: int, tp: int, dim: int = 0) -> torch.Tenso
     return weight.chunk(tp, dim=dim)[rank].contiguous()
 
 
-def make_model(hf, rank: int = 0, tp: int = 1, dtype: torch.dtype = torch.float32) -> xl.Model:
-    """Pack a transformers model: qkv is [Q | K | V] and up_gate is [gate | up], each sharded by rows."""
+def make_model(hf, rank: int = 0, tp: int = 1, dtype: torch.dtype = torch.float32, mlps=None) -> xl.Model:
+    """Pack a transformers model: qkv is [Q | K | V] and up_gate is [gate | up], each sharded by rows.
+
+    ``mlps`` are the dense MLPs, by default every layer's.
+    """
     layers = list(hf.model.layers)
+    mlps = [layer.mlp for layer in layers] if mlps is None else mlps
     attns = [layer.self_attn for layer in layers]
 
     def part(weight, dim=0):
@@ -128,16 +132,14 @@ def make_model(hf, rank: int = 0, tp: int = 1, dtype: torch.dtype = torch.float3
     model.attn_norm = [layer.input_layernorm.weight.to(dtype) for layer in layers]
     model.mlp_norm = [layer.post_attention_layernorm.weight.to(dtype) for layer in layers]
     model.mha_qkv = qkv("weight")
-    if hf.config.model_type == "qwen2":
+    if attns[0].q_proj.bias is not None:
         model.mha_qkv_bias = qkv("bias")
-    if hf.config.model_type == "qwen3":
+    if hasattr(attns[0], "q_norm"):
         model.mha_q_norm = [a.q_norm.weight.to(dtype) for a in attns]
         model.mha_k_norm = [a.k_norm.weight.to(dtype) for a in attns]
     model.attn_out = [part(a.o_proj.weight, dim=1) for a in attns]
-    model.mlp_up_gate = [
-        torch.cat([part(layer.mlp.gate_proj.weight), part(layer.mlp.up_proj.weight)]) for layer in layers
-    ]
-    model.mlp_down = [part(layer.mlp.down_proj.weight, dim=1) for layer in layers]
+    model.mlp_up_gate = [torch.cat([part(mlp.gate_proj.weight), part(mlp.up_proj.weight)]) for mlp in mlps]
+    model.mlp_down = [part(mlp.down_proj.weight, dim=1) for mlp in mlps]
     return model
 
 

@@ -1,0 +1,62 @@
+"""Binds the slots of a model with experts to one Mlp or Experts per layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from xlite_adapter.runtime.protocol import LinearWeight
+from xlite_adapter.runtime.reference.config import ModelConfig
+from xlite_adapter.runtime.reference.moe import Experts, Mlp
+from xlite_adapter.runtime.reference.router import Routing
+from xlite_adapter.runtime.reference.weights import is_softmax, local_experts, shared_is_replicated, shared_width
+
+if TYPE_CHECKING:
+    from xlite_adapter.runtime.reference.model import Model
+
+
+def bind_feed_forwards(model: Model, config: ModelConfig, rank: int) -> tuple[Mlp | Experts, ...]:
+    """What follows attention in each layer: the dense MLPs first, then the mixtures of experts."""
+    mlps = (Mlp(gate_up, down) for gate_up, down in zip(model.mlp_up_gate, model.mlp_down, strict=True))
+    moe_layers = range(config.n_layers - config.n_dense_layers)
+    return (*mlps, *(_bind_experts(model, layer, config, rank) for layer in moe_layers))
+
+
+def activations_per_token(config: ModelConfig) -> int:
+    """Elements that the widest part of a MoE layer holds for one token, when all its experts are on this rank."""
+    width = 3 * config.moe_intermediate_size // config.moe_tp_size + config.hidden_size
+    return config.n_act_experts * width + 3 * shared_width(config) + config.n_routed_experts
+
+
+def _bind_experts(model: Model, layer: int, config: ModelConfig, rank: int) -> Experts:
+    local = local_experts(config)
+    own = slice(layer * local, (layer + 1) * local)
+    routed = zip(model.re_up_gate[own], model.re_down[own], strict=True)
+    transposed = config.experts_weight_transpose
+    return Experts(
+        gate=model.gate[layer],
+        gate_bias=model.gate_bias[layer] if model.gate_bias else None,
+        routing=_routing(config),
+        first=rank // config.moe_tp_size * local,
+        routed=tuple(Mlp(_out_in(gate_up, transposed), _out_in(down, transposed)) for gate_up, down in routed),
+        shared=Mlp(model.se_up_gate[layer], model.se_down[layer]) if config.n_shared_experts else None,
+        shared_gate=model.se_gate[layer] if model.se_gate else None,
+        replicated=shared_is_replicated(config, model.se_down),
+    )
+
+
+def _out_in(weight: LinearWeight, transposed: bool) -> LinearWeight:
+    """The weight as [out, in]: a view, never a copy."""
+    return weight.t() if transposed and isinstance(weight, torch.Tensor) else weight
+
+
+def _routing(config: ModelConfig) -> Routing:
+    return Routing(
+        experts_per_token=config.n_act_experts,
+        sigmoid=not is_softmax(config),
+        normalise=config.norm_topk_prob,
+        scale=config.route_scale,
+        groups=config.n_expert_groups,
+        groups_per_token=config.n_limited_groups,
+    )
