@@ -18,7 +18,7 @@ FAMILIES = {
         {
             "n_routed_experts": 8,
             "num_experts_per_tok": 3,
-            "moe_intermediate_size": 64,
+            "moe_intermediate_size": 48,
             "n_shared_experts": 2,
             "n_group": 4,
             "topk_group": 2,

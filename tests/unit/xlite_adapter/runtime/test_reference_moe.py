@@ -171,15 +171,26 @@ def test_the_correction_only_chooses():
     assert torch.equal(hidden_of(harness), hidden_of(shifted))
 
 
+def bfloat16_cosines(hf):
+    harness = moe_harness(hf, dtype=torch.bfloat16)
+    pairs = [(hidden.float(), hf_hidden(hf, s.ids)) for s, hidden in run(harness)]
+    cosines = torch.nn.functional.cosine_similarity(*(torch.cat(rows) for rows in zip(*pairs, strict=True)))
+    print(f"{hf.config.model_type}: median cosine {cosines.median():.5f}, smallest {cosines.min():.4f}")
+    return cosines
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_bfloat16_is_near_fp32(family):
-    harness = moe_harness(family, dtype=torch.bfloat16)
-    pairs = [(hidden.float(), hf_hidden(harness.hf, s.ids)) for s, hidden in run(harness)]
-    hidden, expected = (torch.cat(rows) for rows in zip(*pairs, strict=True))
-    cosines = torch.nn.functional.cosine_similarity(hidden, expected)
-    print(f"{family}: median cosine {cosines.median():.5f}, smallest {cosines.min():.4f}")
+def test_bfloat16_is_near_fp32_without_a_choice(family):
+    groups = {"topk_group": 4} if family == "glm4_moe" else {}
+    assert bfloat16_cosines(moe_model(family, num_experts_per_tok=8, **groups)).min() > 0.998
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_is_near_fp32_but_for_near_ties(family):
+    """Rounding decides between experts that nearly tie, so a few rows may go elsewhere."""
+    cosines = bfloat16_cosines(moe_model(family))
     assert cosines.median() > 0.999
-    assert cosines.min() > 0.99  # where rounding decides between experts that nearly tie
+    assert (cosines > 0.998).float().mean() > 0.9
 
 
 def test_a_gate_in_fp32_beside_bfloat16():

@@ -1,0 +1,137 @@
+"""Experts divided over two ranks over gloo, whole or in slices, compute what one rank does."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from moe_models import make_moe_model, moe_fields, moe_harness, moe_model
+from reference_models import Harness, make_config, rope_table
+
+from xlite_adapter.runtime import reference as xl
+from xlite_adapter.runtime.reference.kernels import TorchKernels
+
+CASES = [  # family, ranks of experts, ranks that slice experts, [in, out], the whole shared expert on every rank
+    ("qwen3_moe", 2, 1, False, False),
+    ("qwen3_moe", 1, 2, True, False),
+    ("qwen2_moe", 2, 1, True, True),
+    ("qwen2_moe", 1, 2, False, False),
+    ("glm4_moe", 2, 1, False, False),
+    ("glm4_moe", 1, 2, False, True),
+]
+
+
+def slots_of_rank(hf, rank, ep, moe_tp, transposed, replicated):
+    model = make_moe_model(hf, rank, ep, moe_tp, transposed)
+    if replicated:
+        whole = make_moe_model(hf)
+        model.se_up_gate, model.se_down = whole.se_up_gate, whole.se_down
+    return {k: v for k, v in vars(model).items() if not k.startswith("_")}
+
+
+def save(rank, folder):
+    parts = []
+    for family, ep, moe_tp, transposed, replicated in CASES:
+        hf = moe_model(family)
+        plain = {k: v for k, v in hf.config.to_dict().items() if isinstance(v, (int, float, str))}
+        fields = {**moe_fields(hf, ep, moe_tp), "experts_weight_transpose": transposed}
+        fields["scoring_func"] = fields["scoring_func"].name
+        parts.append((plain, fields, slots_of_rank(hf, rank, ep, moe_tp, transposed, replicated), rope_table(hf)))
+    torch.save(parts, folder / f"weights{rank}.pt")
+
+
+def rank_main(rank, folder):
+    """What each rank's process runs; weights come from a file, so that it need not import transformers."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    outputs = []
+    for plain, fields, slots, table in torch.load(folder / f"weights{rank}.pt"):
+        model = xl.Model()
+        for slot, value in slots.items():
+            setattr(model, slot, value)
+        fields["scoring_func"] = getattr(xl, fields["scoring_func"])
+        sizes = {name: fields[name] for name in ("moe_ep_size", "moe_tp_size")}
+        runtime = xl.Runtime(0, rank=rank, tp_size=2, **sizes)
+        hf = SimpleNamespace(config=SimpleNamespace(**plain))
+        outputs.append(batches(Harness(hf, overrides=fields, runtime=runtime, model=model, table=table)))
+    torch.save(outputs, folder / f"outputs{rank}.pt")
+    dist.destroy_process_group()
+
+
+def batches(harness):
+    """Hidden states of prefill, mixed and decode batches."""
+    a, b = harness.sequence(30, 1), harness.sequence(45, 2)
+    return torch.cat(harness.step([(a, 29)]) + harness.step([(a, 1), (b, 44)]) + harness.step([(b, 1)]))
+
+
+@pytest.mark.timeout(180)
+def test_two_ranks_equal_one(tmp_path):
+    for rank in (0, 1):
+        save(rank, tmp_path)
+    mp.spawn(rank_main, args=(tmp_path,), nprocs=2)
+    ranks = [torch.load(tmp_path / f"outputs{rank}.pt") for rank in (0, 1)]
+    for index, (family, ep, moe_tp, *_) in enumerate(CASES):
+        hidden = batches(moe_harness(family))
+        for rank in ranks:
+            difference = (rank[index] - hidden).abs().max().item()
+            print(f"{family}: largest difference between EP {ep} x TP {moe_tp} and one rank: {difference:.2e}")
+            assert difference < 1e-4
+
+
+class Alone(TorchKernels):
+    """Kernels whose all-reduce pretends that the other rank adds nothing."""
+
+    calls = 0
+
+    def all_reduce(self, x):
+        self.calls += 1
+        return x
+
+
+def harness_of_rank(rank, family="qwen3_moe", replicated=False):
+    hf = moe_model(family)
+    runtime = xl.Runtime(0, rank=rank, tp_size=2, moe_ep_size=2, kernels=Alone())
+    model = xl.Model()
+    for slot, value in slots_of_rank(hf, rank, 2, 1, False, replicated).items():
+        setattr(model, slot, value)
+    return Harness(hf, overrides=moe_fields(hf, ep=2), runtime=runtime, model=model)
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_one_all_reduce_per_mixture(replicated):
+    harness = harness_of_rank(1, "glm4_moe", replicated)
+    harness.step([(harness.sequence(4), 4)])
+    assert harness.runtime.kernels.calls == 1 + 2 * 3  # the embedding, then two of each layer
+
+
+def test_a_rank_without_work_adds_zeros():
+    """All tokens go to rank 0's experts: rank 1 still takes part in every all-reduce."""
+    harness = harness_of_rank(1, "glm4_moe")
+    harness.model.gate_bias = [torch.tensor([5.0] * 4 + [0.0] * 4)] * 2
+    harness.model.re_down = [torch.full_like(w, float("nan")) for w in harness.model.re_down]
+    harness.model.init(harness.config, 1)
+    (hidden,) = harness.step([(harness.sequence(4), 4)])
+    assert torch.isfinite(hidden).all()
+    assert harness.runtime.kernels.calls == 1 + 2 * 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_experts_of_the_other_rank_show(rank):
+    """A fault in one rank's expert list is seen: ids are the rank's, not counted from 0."""
+    right, wrong = harness_of_rank(rank), harness_of_rank(rank)
+    other = make_moe_model(right.hf, 1 - rank, 2, 1)
+    wrong.model.re_up_gate, wrong.model.re_down = other.re_up_gate, other.re_down
+    wrong.model.init(wrong.config, rank)
+    assert (batches(right) - batches(wrong)).abs().max() > 0.01
+
+
+def test_shared_experts_of_two_widths():
+    hf = moe_model("glm4_moe")
+    slots = slots_of_rank(hf, 0, 2, 1, False, True)
+    model = xl.Model()
+    for slot, value in slots.items():
+        setattr(model, slot, value)
+    model.se_up_gate = make_moe_model(hf, 0, 2, 1).se_up_gate
+    with pytest.raises(ValueError, match=r"Model.se_up_gate\[0\]: expected shape \(192, 256\), got \(96, 256\)"):
+        model.init(make_config(hf, 2, **moe_fields(hf, ep=2)))
