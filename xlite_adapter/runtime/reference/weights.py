@@ -184,8 +184,8 @@ def shared_width(config: ModelConfig) -> int:
 
 
 def shared_is_replicated(config: ModelConfig, se_down: Sequence[LinearWeight]) -> bool:
-    """Whether every rank has the whole shared expert, as the width of the first one tells."""
-    if config.def_tp_size == 1 or not se_down:
+    """Whether every rank has the whole shared expert: the width of the first one tells, or it cannot be sliced."""
+    if not se_down:
         return False
     return se_down[0].shape[-1] == shared_width(config) or shared_width(config) % config.def_tp_size != 0
 

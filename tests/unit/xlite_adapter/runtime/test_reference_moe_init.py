@@ -228,11 +228,12 @@ def test_packed_weights():
     assert (x - y).abs().max() < 1e-4
 
 
-def test_experts_in_the_other_orientation_cannot_be_packed():
+@pytest.mark.parametrize("slot", EXPERTS)
+def test_experts_in_the_other_orientation_cannot_be_packed(slot):
     def pack(model):
-        model.re_down = [Packed(w) for w in model.re_down]
+        setattr(model, slot, [Packed(w) for w in getattr(model, slot)])
 
-    message = r"Model.re_down\[0\] must be a torch.Tensor, got Packed"
+    message = rf"Model.{slot}\[0\] must be a torch.Tensor, got Packed"
     refused(message, mutate=pack, fields={"experts_weight_transpose": True}, transposed=True)
 
 

@@ -135,3 +135,14 @@ def test_shared_experts_of_two_widths():
     model.se_up_gate = make_moe_model(hf, 0, 2, 1).se_up_gate
     with pytest.raises(ValueError, match=r"Model.se_up_gate\[0\]: expected shape \(192, 256\), got \(96, 256\)"):
         model.init(make_config(hf, 2, **moe_fields(hf, ep=2)))
+
+
+def test_a_shared_expert_that_cannot_be_sliced():
+    """Half of an odd width, rounded down, is not taken for a slice."""
+    hf = moe_model("glm4_moe")
+    model = make_moe_model(hf, 0, 2, 1)
+    model.se_up_gate = [torch.zeros(46, 256)] * 2
+    model.se_down = [torch.zeros(256, 23)] * 2
+    fields = {**moe_fields(hf, ep=2), "n_shared_experts": 1, "moe_intermediate_size": 47}
+    with pytest.raises(ValueError, match=r"Model.se_up_gate\[0\]: expected shape \(94, 256\), got \(46, 256\)"):
+        model.init(make_config(hf, 2, **fields))
