@@ -14,7 +14,10 @@ FAKE_PYTHON = """#!/usr/bin/env bash
 case "$1 $2" in
     "--version "*) echo "Python 3.11.9" ;;
     "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-    "-m pip") case "$3" in --version) exit "${NO_PIP:-0}" ;; esac; echo "$*" >> "$LOG"; case "$*" in *torch*) exit "${PIP_STATUS:-0}" ;; esac ;;
+    "-m pip")
+        case "$3" in --version) exit "${NO_PIP:-0}" ;; esac
+        echo "$*" >> "$LOG"
+        case "$*" in *torch*) exit "${PIP_STATUS:-0}" ;; esac ;;
     "-c "*) case "$2" in *torch*) exit 1 ;; *) exit "${OLD:-0}" ;; esac ;;
 esac
 """
