@@ -1,7 +1,7 @@
 # One interface for people and for CI. VENV=..., PYTHON=..., MODEL=... and DEMO_JSON=... may be given to any target.
 PYTHON ?= python3
 VENV ?= .venv
-RUN := $(VENV)/bin/python -m
+RUN := "$(VENV)/bin/python" -m
 UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
@@ -23,8 +23,8 @@ lint: venv ## Run ruff, mypy, import-linter and codespell
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
-	$(VENV)/bin/lint-imports
-	$(VENV)/bin/codespell
+	"$(VENV)/bin/lint-imports"
+	"$(VENV)/bin/codespell"
 
 format: venv ## Let ruff fix and format the code
 	$(RUN) ruff check --fix .
@@ -42,5 +42,5 @@ lock: ## Resolve requirements/cpu.lock anew (from setup.cfg, requirements/cpu.in
 	} > requirements/cpu.lock
 
 clean: ## Remove .venv, caches and build output (not a VENV elsewhere, and not the converted model in the cache folder)
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arch_registry.errors import SpecError
-from arch_registry.findings import show
+from arch_registry.findings import printable, show
 from arch_registry.registry import BrokenEntryPoint, Registry, builtin_registry
 from arch_registry.spec import ArchSpec
 
@@ -47,7 +47,7 @@ def load_registry() -> Registry:
             offers += [(offer, owner) for offer in _offers(entry_point.load())]
         # A module is free to fail in any way while it is imported, and some call sys.exit.
         except (Exception, SystemExit) as error:
-            where = f"{entry_point.name} = {entry_point.value}"
+            where = printable(f"{entry_point.name} = {entry_point.value}")
             registry.report(BrokenEntryPoint(owner, where, _reason(error)))
     # Overrides last: what they replace is there by then, whatever the packages are called.
     for offer, owner in sorted(offers, key=lambda each: isinstance(each[0], Override)):
@@ -88,7 +88,7 @@ def _name_and_owner(distribution: Distribution) -> tuple[str, str]:
         metadata = distribution.metadata
         name = metadata["Name"]
         owner = f"{name} {metadata['Version']}" if "Version" in metadata else name
-        return re.sub(r"[-_.]+", "-", name).lower(), owner
+        return re.sub(r"[-_.]+", "-", name).lower(), printable(owner)
     except Exception:  # no METADATA, or none that can be read: a remnant of something uninstalled
         return "", "a distribution without a name"
 
@@ -119,8 +119,6 @@ def _offer(named: object) -> ArchSpec | Override:
     if not isinstance(spec, ArchSpec):
         expected = "an ArchSpec, an Override of one, or an iterable of these"
         raise SpecError(f"it names {show(spec)} ({type(spec).__name__}), not {expected}")
-    if not all(isinstance(architecture, str) for architecture in spec.architectures):
-        raise SpecError(f"spec {spec.name!r}: architectures are {show(spec.architectures)}, not names")
     return Override(spec) if isinstance(named, Override) else spec
 
 
@@ -130,5 +128,5 @@ def _reason(error: BaseException) -> str:
         text = " ".join(str(error).split())
     except Exception:
         text = "(its message cannot be shown)"
-    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text = printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

@@ -11,12 +11,10 @@ from typing import Any, Protocol
 
 from arch_registry.findings import Finding, FindingCode
 from arch_registry.hf_config import HfConfig, Reading
+from arch_registry.parallel import MAX_SIZE
 from arch_registry.rope import ROPE_DIMS
 from arch_registry.rope_reader import RopeReader
 from arch_registry.scope import Scope, Value
-
-# The runtime holds sizes as 32-bit integers.
-MAX_SIZE = 2**31 - 1
 
 # Every layer becomes several entries of a plan, so a nonsensical count must not be expanded.
 MAX_LAYERS = 10_000

@@ -21,6 +21,11 @@ def show(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
+def printable(text: str) -> str:
+    """Text for a message: what would drive a terminal is escaped as ``repr`` escapes it."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 class Severity(str, Enum):
     """``ERROR`` refuses the model; ``WARNING`` is reported and lets it pass."""
 
@@ -32,6 +37,7 @@ class FindingCode(str, Enum):
     """Stable, machine-readable names of all findings."""
 
     # From config.json
+    ARCHITECTURE_CHOICE = "architecture-choice"
     ARCHITECTURE_MISSING = "architecture-missing"
     ARCHITECTURE_UNKNOWN = "architecture-unknown"
     KEY_MISSING = "key-missing"

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from arch_registry.findings import Finding, FindingCode
 
+# The runtime holds sizes as 32-bit integers.
+MAX_SIZE = 2**31 - 1
+
 DTYPES = ("bfloat16", "float16", "float32")
 
 # How findings name the limits: by the engine's options that they come from.
@@ -73,6 +76,10 @@ def limit_findings(limits: Limits) -> list[Finding]:
         for name, path in _OPTIONS.items()
         if not is_size(getattr(limits, name))
     ]
+    if not found and limits.token_budget > MAX_SIZE:
+        hint = "Lower max_num_batched_tokens; the budget is rounded up to a multiple of tensor_parallel_size."
+        expected = f"at most {MAX_SIZE}"
+        found.append(Finding(FindingCode.LIMITS, _OPTIONS["token_budget"], limits.token_budget, expected, hint))
     if not found and limits.token_budget < limits.max_batch_size:
         expected = f"at least max_num_seqs, {limits.max_batch_size}"
         hint = "The runtime's workspace must hold one token of every request; raise max_num_batched_tokens."

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from arch_registry.discovery import ENTRY_POINT_GROUP
 from arch_registry.errors import SpecError
-from arch_registry.findings import Finding, FindingCode, Severity
+from arch_registry.findings import Finding, FindingCode, Severity, show
 from arch_registry.hf_config import HfConfig
 from arch_registry.names import is_typo
 from arch_registry.parallel import Limits, ParallelShape, limit_findings, shape_findings
@@ -34,7 +34,8 @@ def plan_model(
         registry: Known architectures.
         parallel: Sizes of the parallel groups.
         limits: What the runtime is sized for.
-        architecture: The architecture if already decided; None takes the first of the config that is registered.
+        architecture: The architecture if already decided; None takes the first of the config that is registered,
+            with a warning if others stand before it.
 
     Returns:
         A plan without findings of Severity.ERROR, or no plan and all findings. Warnings may stand beside either.
@@ -45,11 +46,11 @@ def plan_model(
     """
     view = config.fresh()
     findings = [*shape_findings(parallel), *limit_findings(limits)]
-    name, unknown = _choose(view, registry, architecture)
+    name, choice = _choose(view, registry, architecture)
     spec = None if name is None else registry.get(name)
     if name is None or spec is None:
-        return PlanResult(None, (*findings, *unknown))
-    scope = Scope(view, parallel, limits, findings=findings)
+        return PlanResult(None, (*findings, *choice))
+    scope = Scope(view, parallel, limits, findings=[*findings, *choice])
     _apply(spec, scope)
     found = tuple(scope.findings)
     if any(finding.severity is Severity.ERROR for finding in found):
@@ -66,10 +67,20 @@ def _choose(view: HfConfig, registry: Registry, architecture: str | None) -> tup
         expected = "a list of architecture names"
         hint = f"Say which architecture the model has, one of {', '.join(registry)}."
         return None, [Finding(FindingCode.ARCHITECTURE_MISSING, path, listed, expected, hint)]
-    for name in names:
+    for position, name in enumerate(names):
         if name in registry:
-            return name, []
+            return name, [_passed_over(path, list(names), position)] if position else []
     return None, [_unknown_architecture(path, list(names), registry)]
+
+
+def _passed_over(path: str, names: list[str], position: int) -> Finding:
+    """The engine goes by the first architecture that vLLM knows, and which those are cannot be told without it."""
+    chosen, skipped = names[position], names[:position]
+    hint = (
+        f"This plan is for {chosen} and passes over {show(skipped)}, which the engine serves instead if vLLM knows it. "
+        "Leave only the one that is meant in the list."
+    )
+    return Finding(FindingCode.ARCHITECTURE_CHOICE, path, names, f"{chosen} first", hint, Severity.WARNING)
 
 
 def _unknown_architecture(path: str, names: list[str], registry: Registry) -> Finding:

@@ -9,10 +9,23 @@ from dataclasses import dataclass
 from arch_registry.dims import Dim
 from arch_registry.errors import SpecError
 from arch_registry.fields import Field
+from arch_registry.findings import show
 from arch_registry.refusals import Refusal
 from arch_registry.runtime_fields import RuntimeField
 from arch_registry.scope import BUILTIN_NAMES
-from arch_registry.slots import Ignored, Slot
+from arch_registry.slots import Ignored, Slot, path_problem, template_problem
+
+# Kinds of attention that the adapter knows how to feed.
+ATTENTIONS = ("mha",)
+
+# Fields of ModelConfig that the adapter or the runtime reads for every model.
+NEEDED_RUNTIME = (
+    *("vocab_size", "hidden_size", "n_layers", "attn_type", "n_heads", "n_kv_heads", "head_dim", "rope_head_dim"),
+    *("norm_eps", "n_dense_layers", "intermediate_size", "def_tp_size", "def_dp_size"),
+    *("max_seq_len", "max_batch_size", "max_m", "block_size"),
+)
+
+_PARTS = ("fields", "dims", "runtime", "weights", "ignored", "inert", "refusals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +45,7 @@ class ArchSpec:
         architectures: Names in config.json's ``architectures`` that it serves.
         model_type: ``model_type`` of its config.json; it decides which defaults transformers fills in.
         config_class: The transformers class with those defaults.
-        attention: Kind of attention, ``mha``.
+        attention: Kind of attention, one of ``ATTENTIONS``.
         fields: Rules for config values, in the order in which they are read.
         dims: Rules for derived sizes, in the order in which they are computed.
         runtime: Rules for the fields of ModelConfig.
@@ -48,7 +61,8 @@ class ArchSpec:
         also_model_types: Other values of ``model_type`` whose transformers classes have the same defaults.
 
     Raises:
-        SpecError: Two rules claim one slot, field or name, or a rule needs a name that nothing before it provides.
+        SpecError: Two rules claim one slot, field or name, a rule needs a name that nothing before it provides, a
+            field of ModelConfig is missing, or a value cannot be what it stands for.
     """
 
     name: str
@@ -71,8 +85,7 @@ class ArchSpec:
     also_model_types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.name or not self.architectures:
-            raise SpecError(f"spec {self.name!r}: it needs a name and at least one architecture")
+        self._check_kinds()
         self._once("architecture", self.architectures)
         self._once("name", [*self._field_names(), *(dim.name for dim in self.dims)])
         self._once("runtime field", [rule.field for rule in self.runtime])
@@ -81,6 +94,10 @@ class ArchSpec:
         if both := sorted(self.read_keys() & self.inert_keys()):
             raise SpecError(f"spec {self.name!r}: read by a rule and declared inert: {', '.join(both)}")
         self._check_needs()
+        provided = {rule.field for rule in self.runtime}
+        if missing := [field for field in NEEDED_RUNTIME if field not in provided]:
+            raise SpecError(f"spec {self.name!r}: runtime lacks fields of ModelConfig: {', '.join(missing)}")
+        self._check_paths()
 
     def read_keys(self) -> frozenset[str]:
         """Every key of config.json that a rule reads."""
@@ -102,6 +119,37 @@ class ArchSpec:
         twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise SpecError(f"spec {self.name!r}: {what} given twice: {', '.join(twice)}")
+
+    def _check_kinds(self) -> None:
+        """What the types say; whoever writes a spec need not have run a type checker."""
+        if not self.name or not self.architectures:
+            raise SpecError(f"spec {self.name!r}: it needs a name and at least one architecture")
+        self._strings("architectures", self.architectures)
+        self._strings("also_model_types", self.also_model_types)
+        for part in _PARTS:
+            self._tuple(part, getattr(self, part))
+        for inert in self.inert:
+            self._strings("keys of an Inert", inert.keys)
+        if self.attention not in ATTENTIONS:
+            raise SpecError(f"spec {self.name!r}: attention is {show(self.attention)}, not {' or '.join(ATTENTIONS)}")
+
+    def _strings(self, what: str, values: object) -> None:
+        for value in self._tuple(what, values):
+            if not isinstance(value, str) or not value:
+                raise SpecError(f"spec {self.name!r}: {what} are {show(values)}, not names")
+
+    def _tuple(self, what: str, values: object) -> tuple[object, ...]:
+        if not isinstance(values, tuple):
+            why = "not a tuple" if isinstance(values, list | set) else "not a tuple: a comma is missing"
+            raise SpecError(f"spec {self.name!r}: {what} are {show(values)}, {why}")
+        return values
+
+    def _check_paths(self) -> None:
+        problems = {rule.slot: path_problem(rule) for rule in self.weights}
+        problems["layer_name"] = template_problem(self.layer_name)
+        for what, problem in problems.items():
+            if problem:
+                raise SpecError(f"spec {self.name!r}: {what}: {problem}")
 
     def _check_needs(self) -> None:
         known = {*BUILTIN_NAMES, *self._field_names()}

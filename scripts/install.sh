@@ -2,10 +2,14 @@
 # Usage: scripts/install.sh VENV
 # Makes VENV the locked CPU environment. Does nothing when it already is: a stamp in it holds the hash of what went in.
 set -euo pipefail
-cd "$(dirname "$0")/.."
 
-venv=${1:?usage: scripts/install.sh VENV}
+# Both may be relative to where the caller stands.
+absolute() { case $1 in /*) printf '%s' "$1" ;; *) printf '%s' "$PWD/$1" ;; esac; }
+
+venv=$(absolute "${1:?usage: scripts/install.sh VENV}")
 python=${PYTHON:-python3}
+case $python in */*) python=$(absolute "$python") ;; esac
+cd "$(dirname "$0")/.."
 torch=2.13.0
 stamp=$venv/.xlite-adapter-installed
 
@@ -15,12 +19,20 @@ inputs_hash() {
     { cat requirements/cpu.lock setup.cfg pyproject.toml scripts/install.sh; pwd; } | sha256sum | cut -d' ' -f1
 }
 
-make_venv() {
-    [ -x "$venv/bin/python" ] && return
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || {
-        say "error: $("$python" --version) found, Python 3.10 or newer needed: set PYTHON=/path/to/python3.x"
+require_python() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || {
+        say "error: $("$1" --version) found, Python 3.10 or newer needed: $2"
         exit 1
     }
+}
+
+make_venv() {
+    # One that was interrupted half-way has a python but no pip: it is made anew, over what is there.
+    if [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        require_python "$venv/bin/python" "remove $venv, and set PYTHON=/path/to/python3.x"
+        return
+    fi
+    require_python "$python" "set PYTHON=/path/to/python3.x"
     say "Creating $venv with $("$python" --version)"
     "$python" -m venv "$venv" || {
         say "error: cannot create $venv (on Debian and Ubuntu: apt-get install python3-venv)"
@@ -45,11 +57,23 @@ install_torch() {
     exit 1
 }
 
-[ "$(cat "$stamp" 2>/dev/null)" = "$(inputs_hash)" ] && exit 0
+up_to_date() { [ "$(cat "$stamp" 2>/dev/null)" = "$(inputs_hash)" ]; }
+
+up_to_date && exit 0
+if command -v flock >/dev/null; then
+    # Two at once would write into each other's packages; the second finds the work done.
+    mkdir -p "$(dirname "$venv")"
+    exec 9> "$venv.lock"
+    flock 9
+    up_to_date && exit 0
+fi
 make_venv
+# From here on the environment is neither the old one nor the new one, whatever happens.
+rm -f "$stamp"
 install_torch
 say "Installing the locked packages (a few minutes the first time)"
 pip install -qq --no-deps --requirement requirements/cpu.lock
 pip install -qq --no-deps --no-build-isolation --editable .
-inputs_hash > "$stamp"
+inputs_hash > "$stamp.new"
+mv "$stamp.new" "$stamp"
 say "$venv is ready"

@@ -99,6 +99,10 @@ def test_every_make_target_that_is_named_exists():
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
+def test_nothing_is_left_to_fill_in():
+    assert re.findall(r"@@|TODO|TBD|FIXME", README) == []
+
+
 def test_every_path_that_is_named_exists():
     paths = re.findall(r"`((?:xlite_adapter|arch_registry|examples|tests)/[\w./]*)`", README)
     paths += re.findall(r"\]\(((?!http)[^)#]+)\)", README)

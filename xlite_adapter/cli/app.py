@@ -13,17 +13,17 @@ from xlite_adapter._version import __version__
 from xlite_adapter.cli.demo import demo
 from xlite_adapter.cli.doctor import doctor
 from xlite_adapter.cli.models import archs, check, plan
-from xlite_adapter.cli.output import Command
+from xlite_adapter.cli.output import EXIT_OK, Command, Group, printing
 
 app = typer.Typer(
+    cls=Group,
     name="xlite-adapter",
     help="Serve LLMs through xlite with vLLM.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (archs, check, plan, doctor):
+for command in (archs, check, plan, doctor, demo):
     app.command(cls=Command)(command)
-app.command()(demo)
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,4 +43,6 @@ def root(
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    # Help and version; what commands print they guard themselves, with a status of their own.
+    with printing(EXIT_OK):
+        app()

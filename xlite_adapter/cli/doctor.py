@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import typer
 
 from xlite_adapter.cli.checks import Check, Status
-from xlite_adapter.cli.output import EXIT_OK, EXIT_UNSUPPORTED, Format, FormatOption, one_line, print_json
+from xlite_adapter.cli.output import (
+    EXIT_OK,
+    EXIT_UNSUPPORTED,
+    Format,
+    FormatOption,
+    one_line,
+    print_json,
+    printing,
+    trimmed,
+)
 
 
 def doctor(output: FormatOption = Format.TABLE) -> None:
@@ -20,11 +29,13 @@ def doctor(output: FormatOption = Format.TABLE) -> None:
 
     checks = diagnose(Machine.here())
     ok = all(check.status is not Status.ERROR for check in checks)
-    if output is Format.JSON:
-        print_json({"ok": ok, "checks": [check.to_json() for check in checks]})
-    else:
-        _print(checks, ok)
-    raise typer.Exit(EXIT_OK if ok else EXIT_UNSUPPORTED)
+    status = EXIT_OK if ok else EXIT_UNSUPPORTED
+    with printing(status):
+        if output is Format.JSON:
+            print_json({"ok": ok, "checks": [check.to_json() for check in checks]})
+        else:
+            _print(checks, ok)
+    raise typer.Exit(status)
 
 
 def _print(checks: Sequence[Check], ok: bool) -> None:
@@ -41,5 +52,8 @@ def _print(checks: Sequence[Check], ok: bool) -> None:
         lines = f"{check.name}: {one_line(check.detail)}" + (f"\n{one_line(check.hint)}" if check.hint else "")
         grid.add_row(Text(check.status.value, STYLES[check.status.value]), Text(lines))
     console = Console()
-    console.print(grid)
-    console.print(Text("xlite can serve here.", "bold green") if ok else Text("xlite cannot serve here.", "bold red"))
+    with trimmed(console):
+        console.print(grid)
+        console.print(
+            Text("xlite can serve here.", "bold green") if ok else Text("xlite cannot serve here.", "bold red")
+        )

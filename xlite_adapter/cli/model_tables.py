@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xlite_adapter.cli.output import one_line
+from xlite_adapter.cli.output import one_line, trimmed
 
 MAX_NAME = 60
 STYLES = {"error": "bold red", "warning": "yellow", "ok": "green"}
@@ -26,17 +26,20 @@ def print_archs(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         moe = "yes" if row["moe"] else "no"
         table.add_row(*map(_text, (row["architecture"], row["attention"], moe, row["spec"], row["source"])))
-    Console().print(table)
+    console = Console()
+    with trimmed(console):
+        console.print(table)
 
 
 def print_verdict(found: Mapping[str, Any]) -> None:
     """The verdict, its findings, and the plan if there is one."""
     console = Console()
-    console.print(_headline(found))
-    if "token_budget" in found:
-        console.print(_summary(found), _config_table(found["runtime_config"]), _slots_table(found["weight_slots"]))
-    if found["findings"]:
-        console.print(findings_grid(found["findings"]))
+    with trimmed(console):
+        console.print(_headline(found))
+        if "token_budget" in found:
+            console.print(_summary(found), _config_table(found["runtime_config"]), _slots_table(found["weight_slots"]))
+        if found["findings"]:
+            console.print(findings_grid(found["findings"]))
 
 
 def findings_grid(findings: Sequence[Mapping[str, str]]) -> Table:
@@ -61,6 +64,8 @@ def _headline(found: Mapping[str, Any]) -> Text:
 
 def _summary(found: Mapping[str, Any]) -> Table:
     grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     parallel = found["parallel"]
     for name, value in (
         ("spec", f"{found['spec']} of {found['source']}"),
@@ -80,7 +85,7 @@ def _summary(found: Mapping[str, Any]) -> Table:
 
 def _config_table(config: Mapping[str, Any]) -> Table:
     table = Table(title="ModelConfig", title_justify="left")
-    table.add_column("field")
+    table.add_column("field", overflow="fold")
     table.add_column("value", overflow="fold")
     for field, value in config.items():
         table.add_row(_text(field), _text(list(value) if isinstance(value, tuple) else value))
@@ -89,9 +94,9 @@ def _config_table(config: Mapping[str, Any]) -> Table:
 
 def _slots_table(slots: Mapping[str, Any]) -> Table:
     table = Table(title="Weights of one rank", title_justify="left")
-    table.add_column("slot")
-    table.add_column("tensors", justify="right")
-    table.add_column("shape")
+    table.add_column("slot", overflow="fold")
+    table.add_column("tensors", justify="right", overflow="fold")
+    table.add_column("shape", overflow="fold")
     for slot, weight in slots.items():
         table.add_row(_text(slot), _text(weight["count"]), _text(weight["shape"]))
     return table

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
 
-from arch_registry import HfConfig, ParallelShape, Registry
+from arch_registry import ArchRegistryError, HfConfig, ParallelShape, Registry
 from arch_registry.parallel import DTYPES
 from xlite_adapter.cli import verdict
-from xlite_adapter.cli.output import EXIT_OK, EXIT_UNSUPPORTED, Format, FormatOption, print_json, warn
+from xlite_adapter.cli.output import EXIT_OK, EXIT_UNSUPPORTED, Format, FormatOption, print_json, printing, warn
 from xlite_adapter.cli.registry import problems, registry
 
 Dtype = Annotated[str, typer.Option(help=f"One of auto, {', '.join(DTYPES)}. auto: float16 if config.json says so, "
@@ -29,14 +30,15 @@ Ep = Annotated[int, _size("Expert-parallel size; without effect on a dense model
 def archs(output: FormatOption = Format.TABLE) -> None:
     """List the architectures that can be served, and which package each comes from."""
     known = registry()
-    warn(problems(known))
     rows = [_row(known, name) for name in known]
-    if output is Format.JSON:
-        print_json(rows)
-        return
-    from xlite_adapter.cli.model_tables import print_archs
+    with printing(EXIT_OK):
+        warn(problems(known))
+        if output is Format.JSON:
+            print_json(rows)
+            return
+        from xlite_adapter.cli.model_tables import print_archs
 
-    print_archs(rows)
+        print_archs(rows)
 
 
 def check(path: ConfigPath, tp: Tp = 1, dp: Dp = 1, ep: Ep = 1, output: FormatOption = Format.TABLE) -> None:
@@ -46,7 +48,7 @@ def check(path: ConfigPath, tp: Tp = 1, dp: Dp = 1, ep: Ep = 1, output: FormatOp
     and 2 if there is no config.json to read.
     """
     known = registry()
-    found = verdict.check_config(HfConfig.from_path(path), known, ParallelShape(tp, dp, ep))
+    found = verdict.check_config(_read(path), known, ParallelShape(tp, dp, ep))
     _finish(found, found.to_json(), known, output)
 
 
@@ -78,8 +80,18 @@ def plan(
         max_num_seqs, max_num_batched_tokens, max_model_len, block_size, spec_tokens, full_mode, dtype
     )
     known = registry()
-    found = verdict.plan_config(HfConfig.from_path(path), known, ParallelShape(tp, dp, ep), engine)
+    found = verdict.plan_config(_read(path), known, ParallelShape(tp, dp, ep), engine)
     _finish(found, found.plan_json(), known, output)
+
+
+def _read(path: str) -> HfConfig:
+    try:
+        return HfConfig.from_path(path)
+    except ArchRegistryError as error:
+        if not re.fullmatch(r"[\w.-]*\w/[\w.-]+", path) or "no such file" not in str(error):
+            raise
+        hint = "If it is the name of a model on a hub: these are not looked up, give the folder of a download."
+        raise ArchRegistryError(f"{str(error).rstrip('.')}. {hint}") from None
 
 
 def _row(known: Registry, name: str) -> dict[str, Any]:
@@ -95,11 +107,13 @@ def _row(known: Registry, name: str) -> dict[str, Any]:
 
 
 def _finish(found: verdict.Verdict, as_json: dict[str, Any], known: Registry, output: Format) -> None:
-    if output is Format.JSON:
-        print_json({**as_json, "problems": problems(known)})
-    else:
-        from xlite_adapter.cli.model_tables import print_verdict
+    status = EXIT_OK if found.plan is not None else EXIT_UNSUPPORTED
+    with printing(status):
+        if output is Format.JSON:
+            print_json({**as_json, "problems": problems(known)})
+        else:
+            from xlite_adapter.cli.model_tables import print_verdict
 
-        warn(problems(known))
-        print_verdict(as_json)
-    raise typer.Exit(EXIT_OK if found.plan is not None else EXIT_UNSUPPORTED)
+            warn(problems(known))
+            print_verdict(as_json)
+    raise typer.Exit(status)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from arch_registry import ArchRegistryError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EXIT_OK = 0
 EXIT_UNSUPPORTED = 1
@@ -52,6 +57,82 @@ class Command(TyperCommand):
             raise bad_input(str(error), as_json=as_json) from None
 
 
+class Group(TyperGroup):
+    """The same for what comes before a command, or is none."""
+
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        given = list(args)
+        try:
+            context = super().make_context(info_name, args, parent, **extra)
+        except _UsageError as error:
+            if not given:  # that is how the help is asked for
+                raise
+            raise _usage(error, as_json=_wants_json(given)) from None
+        context.meta[__name__] = _wants_json(given)
+        return context
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            raise _usage(error, as_json=ctx.meta[__name__]) from None
+
+
+@contextmanager
+def printing(status: int) -> Iterator[None]:
+    """A block that prints. A reader that went away leaves the status what it is; any other failure to write is 2.
+
+    Raises:
+        SystemExit: What was to be printed could not be.
+    """
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        discard_stdout()
+        _say("", end="")
+        raise SystemExit(status) from None
+    except OSError as error:
+        discard_stdout()
+        _say(f"error: the output cannot be written: {error.strerror or error}")
+        raise SystemExit(EXIT_BAD_INPUT) from None
+
+
+def discard_stdout() -> None:
+    """Let what is still buffered, and all that follows, go nowhere: Python would fail again when it exits."""
+    _discard(sys.stdout)
+
+
+def _discard(stream: TextIO | None) -> None:
+    if stream is None:
+        return
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _say(line: str, end: str = "\n") -> None:
+    try:
+        typer.echo(line + end, err=True, nl=False)
+    except OSError:
+        _discard(sys.stderr)
+
+
+@contextmanager
+def trimmed(console: Console) -> Iterator[None]:
+    """What the block prints, without blanks at the ends of lines unless a terminal shows it."""
+    if console.is_terminal:
+        yield
+        return
+    with console.capture() as captured:
+        yield
+    text = "".join(line.rstrip(" \n") + "\n" * line.endswith("\n") for line in captured.get().splitlines(keepends=True))
+    console.file.write(text)
+    console.file.flush()
+
+
 def _usage(error: Any, *, as_json: bool) -> typer.Exit:
     message = error.format_message().rstrip(".")
     command = error.ctx.command_path if error.ctx else "xlite-adapter"
@@ -61,8 +142,9 @@ def _usage(error: Any, *, as_json: bool) -> typer.Exit:
 def bad_input(message: str, *, as_json: bool) -> typer.Exit:
     """Print an error; raise what it returns."""
     if as_json:
-        print_json({"error": message})
-    typer.echo(f"error: {one_line(message)}", err=True)
+        with printing(EXIT_BAD_INPUT):
+            print_json({"error": message})
+    _say(f"error: {one_line(message)}")
     return typer.Exit(EXIT_BAD_INPUT)
 
 
@@ -74,7 +156,7 @@ def print_json(value: object) -> None:
 def warn(problems: Iterable[str]) -> None:
     """One line on stderr for each problem."""
     for problem in problems:
-        typer.echo(f"warning: {one_line(problem)}", err=True)
+        _say(f"warning: {one_line(problem)}")
 
 
 def one_line(text: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
+
 from arch_registry import Registry, load_registry
 
 
@@ -11,7 +14,9 @@ def registry() -> Registry:
     Raises:
         DuplicateArchitectureError: Two packages claim one architecture.
     """
-    return load_registry()
+    # Packages may print when they are imported; stdout is for JSON.
+    with redirect_stdout(sys.stderr):
+        return load_registry()
 
 
 def problems(known: Registry) -> list[str]:

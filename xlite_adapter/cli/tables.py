@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from xlite_adapter.cli.output import one_line
 from xlite_adapter.verify.compare import first_difference
 from xlite_adapter.verify.report import DemoReport, ModeReport
 
@@ -20,7 +21,7 @@ def print_report(report: DemoReport, console: Console) -> None:
         console.print(table)
     for check in report.checks:
         mark = "[green]ok  [/]" if check.passed else "[bold red]FAIL[/]"
-        console.print(f"{mark}  {escape(check.name)} ({escape(check.detail)})", highlight=False)
+        console.print(f"{mark}  {escape(check.name)} ({escape(one_line(check.detail))})", highlight=False)
     verdict = "[bold green]All modes agree.[/]" if report.passed else "[bold red]The modes do not agree.[/]"
     console.print(verdict)
 
@@ -31,9 +32,9 @@ def modes_table(report: DemoReport) -> Table:
     threads = f"{environment['threads']} thread" + "s" * (environment["threads"] != 1)
     title = f"Speed and memory: {environment['speed_dtype']}, {environment['max_num_seqs']} sequences, {threads}"
     table = Table(title=title, title_justify="left")
-    table.add_column("mode")
+    table.add_column("mode", overflow="fold")
     for header in ("ms per decode step", "against stock", "peak memory, MiB"):
-        table.add_column(header, justify="right")
+        table.add_column(header, justify="right", overflow="fold")
     for mode in report.modes:
         table.add_row(
             mode.name,
@@ -48,9 +49,9 @@ def paths_table(report: DemoReport) -> Table:
     """Batches and tokens per mode, path and reason, while the prompts were served."""
     table = Table(title="Where the batches of the prompts ran", title_justify="left")
     for header in ("mode", "path", "reason"):
-        table.add_column(header)
+        table.add_column(header, overflow="fold")
     for header in ("batches", "tokens"):
-        table.add_column(header, justify="right")
+        table.add_column(header, justify="right", overflow="fold")
     for mode in report.modes:
         for path, reasons in mode.batches.items():
             for reason, batches in reasons.items():
@@ -63,11 +64,11 @@ def prompts_table(report: DemoReport) -> Table:
     """Per prompt: the stock answer, and whether the other modes gave the same tokens."""
     stock, *others = report.modes
     table = Table(title=f"Answers: {report.environment['tokens_dtype']}, greedy", title_justify="left")
-    table.add_column("prompt", no_wrap=True, max_width=EXCERPT)
-    table.add_column("stock's answer", no_wrap=True, max_width=EXCERPT)
-    table.add_column("tokens", justify="right")
+    table.add_column("prompt", overflow="fold", max_width=EXCERPT)
+    table.add_column("stock's answer", overflow="fold", max_width=EXCERPT)
+    table.add_column("tokens", justify="right", overflow="fold")
     for mode in others:
-        table.add_column(mode.name, no_wrap=True)
+        table.add_column(mode.name, overflow="fold")
     for number, prompt in enumerate(report.prompts):
         text = stock.texts[number] or str(stock.token_ids[number])
         marks = [_equality(stock, mode, number) for mode in others]
@@ -81,5 +82,5 @@ def _equality(stock: ModeReport, mode: ModeReport, number: int) -> Text:
 
 
 def _excerpt(text: str) -> Text:
-    line = " ".join(text.split())
+    line = one_line(" ".join(text.split()))
     return Text(line if len(line) <= EXCERPT else line[: EXCERPT - 3] + "...")

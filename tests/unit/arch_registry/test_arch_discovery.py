@@ -183,6 +183,9 @@ def test_two_overrides_name_both_owners(site):
         ("SPEC = (1 / 0 for _ in 'a')", "ZeroDivisionError"),
         ("class Mute(Exception):\n    __str__ = None\nraise Mute", "Mute: (its message cannot be shown)"),
         ("raise ValueError('long\\n' * 1000)", "ValueError: long long"),
+        ("raise ValueError('\\x1b[2Jgone\\u202e')", "ValueError: \\x1b[2Jgone\\u202e"),
+        ("raise ValueError('\\x1b' * 1000)", "ValueError: \\x1b\\x1b"),
+        ("SPEC = replace(llama.SPEC, architectures='A')", "a comma is missing"),
     ],
 )
 def test_a_broken_package_is_reported_and_costs_nobody_else_anything(site, code, reason):
@@ -192,7 +195,7 @@ def test_a_broken_package_is_reported_and_costs_nobody_else_anything(site, code,
     report = broken(registry)
     assert (report.owner, report.entry_point) == ("broken-one 0.9", "only = broken_one:SPEC")
     assert reason in report.reason
-    assert "\n" not in report.message
+    assert report.message.isprintable()
     assert len(report.message) < 450
     assert registry.architectures() == tuple(sorted([*BUILTIN, "Sound"]))
 

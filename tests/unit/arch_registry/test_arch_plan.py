@@ -105,6 +105,19 @@ def test_the_first_known_architecture_is_chosen(plan, listed, chosen):
     assert plan(small(architectures=listed)).plan.architecture == chosen
 
 
+def test_architectures_before_the_chosen_one_are_a_warning(plan):
+    result = plan(small(architectures=["One", "Two", "LlamaForCausalLM", "Qwen3ForCausalLM"]))
+    (finding,) = result.findings
+    assert result.plan.architecture == "LlamaForCausalLM"
+    assert (finding.code, finding.severity) == (FindingCode.ARCHITECTURE_CHOICE, Severity.WARNING)
+    assert "This plan is for LlamaForCausalLM and passes over ['One', 'Two']," in finding.hint
+
+
+def test_no_warning_where_nothing_is_passed_over(plan):
+    assert plan(small(architectures=["LlamaForCausalLM", "One"])).findings == ()
+    assert plan(small(architectures=["One", "LlamaForCausalLM"]), architecture="LlamaForCausalLM").findings == ()
+
+
 @pytest.mark.parametrize("listed", [None, [], "LlamaForCausalLM", 3, [1], ["LlamaForCausalLM", None], {}, ABSENT])
 def test_a_missing_architecture_is_a_finding(plan, listed):
     result = plan(small(architectures=listed))
@@ -138,6 +151,9 @@ TYPOS = {
     "LamaForCausalLM": "LlamaForCausalLM",
     "MistalForCausalLM": "MistralForCausalLM",
     "MisstralForCausalLM": "MistralForCausalLM",
+    "MistarlForCausalLM": "MistralForCausalLM",
+    "Qwne3ForCausalLM": "Qwen3ForCausalLM",
+    "Llmaaforcausallm": "LlamaForCausalLM",
     "QwenForCausalLM2": "Qwen2ForCausalLM",
     "Qwen-3ForCausalLM": "Qwen3ForCausalLM",
     "qwen_3_for_causal_lm": "Qwen3ForCausalLM",
@@ -150,6 +166,7 @@ OTHERS = (
     *("OlmoForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM", "Qwen2MoeForCausalLM"),
     *("Qwen2VLForConditionalGeneration", "Qwen3", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM"),
     *("Qwen4ForCausalLM", "QwenForCausalLM"),
+    *("LlamaXForCausalLM", "LlambaForCausalLM", "MllamaForCausalLM", "Qwen3VForCausalLM", "XLlamaForCausalLM"),
 )
 
 

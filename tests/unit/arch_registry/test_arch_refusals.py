@@ -178,6 +178,7 @@ def test_uneven_shards_are_refused(plan, changes, tp, says):
         ({"dtype": "float64"}, C.DTYPE, "dtype"),
         ({"dtype": None}, C.DTYPE, "dtype"),
         ({"max_seq_len": 2049}, C.MAX_SEQ_LEN, "max_model_len"),
+        ({"token_budget": 2**31}, C.LIMITS, "token budget (from max_num_batched_tokens and max_num_seqs)"),
     ],
 )
 def test_limits(plan, change, code, path):
@@ -185,6 +186,10 @@ def test_limits(plan, change, code, path):
     assert result.plan is None
     (finding,) = result.findings
     assert (finding.code, finding.path) == (code, path)
+
+
+def test_the_largest_budget(plan):
+    assert plan(small(), limits=replace(LIMITS, token_budget=2**31 - 1)).plan is not None
 
 
 def test_one_token_of_every_request_is_enough_of_a_budget(plan):

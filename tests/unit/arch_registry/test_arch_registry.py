@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from arch_cases import ABSENT, LIMITS, small
@@ -21,8 +23,8 @@ from arch_registry.architectures import BUILTIN_SPECS, llama
 from arch_registry.dims import Share
 from arch_registry.fields import Fixed
 from arch_registry.runtime_fields import Set
-from arch_registry.slots import PerLayer
-from arch_registry.spec import Inert
+from arch_registry.slots import Optional, PerLayer, Single, Tied
+from arch_registry.spec import NEEDED_RUNTIME, Inert
 
 FOUR = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -78,12 +80,51 @@ def test_an_empty_registry_is_legal():
         ({"inert": (*llama.SPEC.inert, Inert("why", ("dtype",)))}, "inert key given twice: dtype"),
         ({"layers": "depth"}, "layers needs depth"),
         ({"fields": llama.SPEC.fields[:-3]}, "needs rope_head_dim"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures are 'LlamaForCausalLM', .*a comma is missing"),
+        ({"architectures": ["LlamaForCausalLM"]}, "not a tuple$"),
+        ({"architectures": ("A", "")}, "not names"),
+        ({"architectures": (3,)}, r"architectures are \(3,\), not names"),
+        ({"also_model_types": "llama"}, "also_model_types are 'llama', .*a comma is missing"),
+        ({"weights": llama.SPEC.weights[0]}, "weights are .*a comma is missing"),
+        ({"inert": (Inert("why", "dtype"),)}, "keys of an Inert are 'dtype', .*a comma is missing"),
+        ({"attention": "mlaa"}, "attention is 'mlaa', not mha"),
+        ({"attention": ["mha"]}, "attention is"),
+        ({"layer_name": "model.layers.{layer}.attn"}, "layer_name: .* cannot be filled in .*KeyError"),
+        ({"layer_name": "model.layers.{}.attn"}, "layer_name: .* cannot be filled in .*IndexError"),
+        ({"layer_name": "model.layers.{i.attn"}, "layer_name: .* cannot be filled in .*ValueError"),
+        ({"layer_name": "model.layers.0.attn"}, "layer_name: .* is the same for all layers"),
+        ({"layer_name": None}, "layer_name: None cannot be filled in"),
+        ({"weights": (*llama.SPEC.weights, PerLayer("more", "x.{j}", ()))}, "more: 'x.{j}' cannot be filled in"),
+        ({"weights": (*llama.SPEC.weights, PerLayer("more", "x.{{i}}", ()))}, "more: .* the same for all layers"),
+        ({"weights": (*llama.SPEC.weights, Optional("qk_norm", PerLayer("more", "{", ())))}, "more: '{' cannot"),
+        ({"weights": (*llama.SPEC.weights, Single("more", "x.{i}", ()))}, "more: 'x.{i}' has a placeholder"),
+        (
+            {"weights": (*llama.SPEC.weights, Tied("qk_norm", "{i}", Single("more", "x", ())))},
+            "'{i}' has a placeholder",
+        ),
     ],
 )
 def test_specs_that_contradict_themselves(change, says):
     with pytest.raises(SpecError, match=says) as caught:
         replace(llama.SPEC, **change)
     assert isinstance(caught.value, ArchRegistryError)
+
+
+@pytest.mark.parametrize("field", NEEDED_RUNTIME)
+def test_a_spec_without_a_field_that_every_model_needs(field):
+    runtime = tuple(rule for rule in llama.SPEC.runtime if rule.field != field)
+    with pytest.raises(SpecError, match=f"spec 'llama': runtime lacks fields of ModelConfig: {field}$"):
+        replace(llama.SPEC, runtime=runtime)
+
+
+def test_a_parameter_may_be_shared_by_all_layers():
+    weights = (*llama.SPEC.weights, PerLayer("more", "shared.weight", ()))
+    assert replace(llama.SPEC, weights=weights).weights == weights
+
+
+def test_the_example_package_passes_the_checks():
+    example = Path(__file__).parents[3] / "examples" / "custom_architecture" / "xlite_seed_oss.py"
+    assert runpy.run_path(str(example))["SPEC"].architectures == ("SeedOssForCausalLM",)
 
 
 def test_rules_in_the_wrong_order_are_told_when_planning():

@@ -244,4 +244,49 @@ def test_commands_without_vllm_torch_and_transformers(arguments, returncode, out
         found = json.loads(done.stdout)
         errors = [check["name"] for check in found["checks"] if check["status"] == "error"] if returncode else []
         # The distributions are there, only their modules are not.
-        assert errors == ["plugin", "runtime"] * returncode
+        assert errors == ["plugin", "runtime", "vllm-import"] * returncode
+
+
+def test_vllm_is_imported_elsewhere():
+    assert machines.import_vllm("json") == ""
+    assert machines.import_vllm("no_such_module") == "there is no module no_such_module"
+    assert machines.import_vllm("json", timeout=0.0) == "it took more than 0 s"
+    assert Machine.here().import_vllm is machines.import_vllm
+
+
+def test_a_failing_import_is_told_by_its_last_line(monkeypatch, tmp_path):
+    (tmp_path / "broken_vllm.py").write_text("print('noise')\nraise OSError('libx.so is missing')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert machines.import_vllm("broken_vllm") == "OSError: libx.so is missing"
+
+
+def test_the_import_of_vllm():
+    assert status(diagnosis.check_vllm_import(machine())) == "ok"
+    broken = diagnosis.check_vllm_import(Machine(TESTED, {}, (), lambda: "OSError: no"))
+    assert status(broken) == "error"
+    assert "OSError: no" in broken.detail
+    assert status(diagnosis.check_vllm_import(Machine({}, {}, (), lambda: "no module"))) == "ok"
+
+
+def test_the_folder_of_the_trace(tmp_path, monkeypatch):
+    def check(value):
+        return status(diagnosis.check_trace(machine(XLITE_ADAPTER_TRACE=str(value))))
+
+    assert status(diagnosis.check_trace(machine())) == "ok"
+    assert check(tmp_path / "trace") == check("trace") == "ok"
+    assert check(tmp_path / "missing" / "trace") == "warning"
+    monkeypatch.setattr(diagnosis.os, "access", lambda *_: False)  # root may write everywhere
+    assert check(tmp_path / "trace") == "warning"
+
+
+def test_plugins_that_print_leave_stdout_alone(monkeypatch, tmp_path, capsys):
+    (tmp_path / "noisy_plugin.py").write_text("print('noise')\nregister = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    noisy = EntryPoint("xlite_adapter", "noisy_plugin:register", PLUGIN_GROUP)
+    assert status(diagnosis.check_plugin(machine(plugins=[noisy]))) == "ok"
+    assert capsys.readouterr() == ("", "noise\n")
+
+
+def test_the_name_is_not_looked_up_in_an_index():
+    assert "pip install ." in diagnosis.check_plugin(machine(plugins=())).hint

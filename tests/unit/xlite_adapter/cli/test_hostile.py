@@ -65,7 +65,9 @@ def test_files(tmp_path, command, content):
 def test_places(tmp_path, command):
     assert "no such file" in check_refused(command, tmp_path)
     assert "no such file" in check_refused(command, tmp_path / "missing")
-    assert "no such file" in check_refused(command, "Qwen/Qwen3-8B")
+    said = check_refused(command, "Qwen/Qwen3-8B")
+    assert "no such file" in said
+    assert "hub: these are not looked up" in said
     check_refused(command, "x" * 10_000)
     check_refused(command, "")
     (tmp_path / "config.json").mkdir()

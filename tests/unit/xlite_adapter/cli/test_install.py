@@ -14,7 +14,10 @@ FAKE_PYTHON = """#!/usr/bin/env bash
 case "$1 $2" in
     "--version "*) echo "Python 3.11.9" ;;
     "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-    "-m pip") echo "$*" >> "$LOG"; case "$*" in *torch*) exit "${PIP_STATUS:-0}" ;; esac ;;
+    "-m pip")
+        case "$3" in --version) exit "${NO_PIP:-0}" ;; esac
+        echo "$*" >> "$LOG"
+        case "$*" in *torch*) exit "${PIP_STATUS:-0}" ;; esac ;;
     "-c "*) case "$2" in *torch*) exit 1 ;; *) exit "${OLD:-0}" ;; esac ;;
 esac
 """
@@ -61,6 +64,53 @@ def test_torch_comes_from_its_own_index_only_when_no_other_has_it(project):
     # A failed run leaves no stamp.
     assert install(project).returncode == 0
     assert len(calls(project)) == 5
+
+
+def test_a_failed_upgrade_is_not_taken_for_the_old_state(project):
+    lock = project / "requirements/cpu.lock"
+    before = lock.read_text()
+    assert install(project).returncode == 0
+    lock.write_text("ruff==1.0\n")
+    assert install(project, PIP_STATUS="1").returncode == 1
+    lock.write_text(before)
+    count = len(calls(project))
+    assert install(project).returncode == 0
+    assert len(calls(project)) > count
+
+
+def test_an_environment_without_pip_is_made_anew(project):
+    (project / "venv/bin").mkdir(parents=True)
+    half_made = project / "venv/bin/python"
+    half_made.write_text('#!/usr/bin/env bash\necho "No module named pip" >&2; exit 1\n')
+    half_made.chmod(0o755)
+    done = install(project)
+    assert (done.returncode, "Creating" in done.stderr) == (0, True)
+
+
+def test_an_environment_with_an_old_python_is_refused(project):
+    assert install(project).returncode == 0
+    (project / "requirements/cpu.lock").write_text("ruff==1.0\n")
+    failed = install(project, OLD="1")
+    assert failed.returncode == 1
+    assert "remove" in failed.stderr
+
+
+def test_a_relative_environment_is_where_the_caller_stands(project, tmp_path):
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    environment = {**os.environ, "PYTHON": str(project / "python"), "LOG": str(project / "log")}
+    command = [project / "scripts/install.sh", "my env"]
+    done = subprocess.run(command, env=environment, cwd=elsewhere, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (elsewhere / "my env/bin/python").exists()
+
+
+def test_two_at_once_install_once(project):
+    environment = {**os.environ, "PYTHON": str(project / "python"), "LOG": str(project / "log")}
+    command = [project / "scripts/install.sh", project / "venv"]
+    both = [subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert len(calls(project)) == 3
 
 
 def test_old_python_is_refused(project):

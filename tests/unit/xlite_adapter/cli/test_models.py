@@ -197,6 +197,7 @@ def test_engine_options_reach_the_runtime():
     [
         ({"torch_dtype": "float16"}, "float16"),
         ({"torch_dtype": "bfloat16", "dtype": "float16"}, "float16"),
+        ({"torch_dtype": "half"}, "float16"),
         ({"torch_dtype": "float32"}, "bfloat16"),
         ({"torch_dtype": 16}, "bfloat16"),
         ({"torch_dtype": None}, "bfloat16"),
@@ -283,3 +284,31 @@ def test_a_third_partys_spec_shows_its_source(monkeypatch, tmp_path):
     }  # fmt: skip
     found = plan(written(tmp_path, architectures=["AcmeForCausalLM"]))
     assert (found["architecture"], found["spec"], found["source"]) == ("AcmeForCausalLM", "acme", "acme 1.0")
+
+
+def test_a_dtype_that_vllm_does_not_know_is_a_warning(tmp_path):
+    path = written(tmp_path, torch_dtype="torch.float16")
+    found = plan(path)
+    assert found["dtype"] == "bfloat16"
+    assert [(f["code"], f["severity"]) for f in found["findings"]] == [("dtype", "warning")]
+    assert plan(path, "--dtype", "float16")["findings"] == []
+
+
+def test_packages_that_print_leave_stdout_alone(monkeypatch, capsys):
+    def noisy():
+        print("noise")
+        return builtin_registry()
+
+    monkeypatch.setattr("xlite_adapter.cli.registry.load_registry", noisy)
+    result = run("archs", "--format", "json")
+    assert json.loads(result.stdout)
+    assert result.stderr == "noise\n"
+
+
+def test_tables_hide_nothing_and_end_without_blanks():
+    names = {"spec", "max_m", "vocab_size"}
+    for width in (20, 80):
+        result = run("plan", CONFIGS / LLAMA, width=width)
+        assert "…" not in result.stdout
+        assert not any(line.endswith(" ") for line in result.stdout.splitlines())
+    assert names <= set(result.stdout.replace("│", " ").split())

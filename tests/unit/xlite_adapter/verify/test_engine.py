@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from xlite_adapter.verify import engine
-from xlite_adapter.verify.demo import _require_model
-from xlite_adapter.verify.errors import ModelUnavailableError
+from xlite_adapter.verify.demo import DemoOptions, _require_model, _time_decode
+from xlite_adapter.verify.errors import ModelUnavailableError, VerificationError
 from xlite_adapter.verify.modes import DECODE_ONLY, FULL, MODES, STOCK, EngineSettings
 from xlite_adapter.verify.prompts import random_prompts
 from xlite_adapter.verify.steps import Step, StepRecorder
@@ -90,3 +90,12 @@ def test_mistyped_folders_are_not_taken_for_hub_names(tmp_path):
     for model in ("/no/such/folder", "./model", "a/b/c"):
         with pytest.raises(ModelUnavailableError, match="there is no folder"):
             _require_model(model)
+
+
+def test_nothing_to_time_is_an_error():
+    class Idle:
+        def request(self, command, **arguments):
+            return []
+
+    with pytest.raises(VerificationError, match="--kv-cache-mib"):
+        _time_decode({STOCK: Idle()}, {"vocabulary": 9}, DemoOptions("m", rounds=1), lambda message: None)

