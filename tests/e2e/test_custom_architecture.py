@@ -101,6 +101,15 @@ def installed(folder, code):
     return str(folder)
 
 
+@pytest.fixture
+def no_module_stays():
+    """Each package is imported anew, and none is left for other tests, which have packages of the same name."""
+    sys.modules.pop("my_models", None)
+    yield
+    sys.modules.pop("my_models", None)
+
+
+@pytest.mark.usefixtures("no_module_stays")
 @pytest.mark.parametrize(
     ("code", "error", "parts"),
     [
@@ -115,7 +124,6 @@ def installed(folder, code):
 )
 def test_what_the_operator_is_told_of_a_wrong_package(model, tmp_path, monkeypatch, code, error, parts):
     monkeypatch.syspath_prepend(installed(tmp_path, code))
-    monkeypatch.delitem(sys.modules, "my_models", raising=False)
     with pytest.raises(error) as caught, engines.engine(model, **engines.DECODE_ONLY):
         pass
     assert all(part in str(caught.value) for part in parts)

@@ -39,6 +39,8 @@ def site(tmp_path, monkeypatch):
     folder = tmp_path / "site-packages"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
+    # Of the same name as here, left by whoever ran before.
+    monkeypatch.delitem(sys.modules, "my_models", raising=False)
     before = set(sys.modules)
     yield folder
     for name in set(sys.modules) - before:
