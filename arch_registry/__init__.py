@@ -13,7 +13,7 @@ from arch_registry.errors import (
 from arch_registry.findings import Finding, FindingCode, Severity
 from arch_registry.hf_config import HfConfig
 from arch_registry.parallel import Limits, ParallelShape
-from arch_registry.plan import PlanResult, RuntimePlan, SlotPlan
+from arch_registry.plan import MODEL_DTYPE, PlanResult, RuntimePlan, SlotPlan
 from arch_registry.planner import plan_model
 from arch_registry.registry import BrokenEntryPoint, Registry, builtin_registry
 from arch_registry.rope import RopeSpec
@@ -21,6 +21,7 @@ from arch_registry.spec import ArchSpec
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "MODEL_DTYPE",
     "ArchRegistryError",
     "ArchSpec",
     "BrokenEntryPoint",

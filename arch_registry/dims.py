@@ -44,7 +44,30 @@ class PadTo:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """``of`` divided evenly over the ranks of tensor parallelism."""
+    """``of`` divided evenly over the ranks of tensor parallelism, or over those that slice the routed experts."""
+
+    name: str
+    of: str
+    over: str = "tp"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (self.of,)
+
+    def apply(self, scope: Scope) -> None:
+        scope.labels[self.name] = f"{scope.label(self.of)} per rank"
+        if not (sizes := scope.ints(self.of, self.over)):
+            return
+        total, ranks = sizes
+        if total % ranks == 0:
+            scope.values[self.name] = total // ranks
+            return
+        scope.add(_uneven(f"a divisor of {scope.label(self.of)} ({total})", ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShare:
+    """Routed experts of a rank: all of them, or an even share under expert parallelism."""
 
     name: str
     of: str
@@ -55,13 +78,44 @@ class Share:
 
     def apply(self, scope: Scope) -> None:
         scope.labels[self.name] = f"{scope.label(self.of)} per rank"
-        if not (sizes := scope.ints(self.of, "tp")):
+        if not (sizes := scope.ints(self.of, "tp", "dp", "moe_ep")):
             return
-        total, tp = sizes
-        if total % tp == 0:
-            scope.values[self.name] = total // tp
+        experts, tp, dp, ep = sizes
+        path = "expert-parallel size"
+        if ep not in (1, tp * dp):
+            expected = f"1, or all ranks of tensor and data parallelism ({tp * dp})"
+            hint = "vLLM spreads experts over all ranks or over none; switch --enable-expert-parallel on or off."
+            scope.add(Finding(FindingCode.PARALLEL, path, ep, expected, hint))
             return
-        scope.add(_uneven(f"a divisor of {scope.label(self.of)} ({total})", tp))
+        if experts % ep:
+            hint = "Choose numbers of ranks that divide the experts evenly, or leave expert parallelism off."
+            scope.add(Finding(FindingCode.PARALLEL, path, ep, f"a divisor of {scope.label(self.of)} ({experts})", hint))
+            return
+        scope.values[self.name] = experts // ep
+
+
+@dataclass(frozen=True, slots=True)
+class Multiple:
+    """``of`` counted in units of ``unit``, which must divide it."""
+
+    name: str
+    of: str
+    unit: str
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (self.of, self.unit)
+
+    def apply(self, scope: Scope) -> None:
+        if not (sizes := scope.ints(self.of, self.unit)):
+            return
+        total, unit = sizes
+        if total % unit == 0:
+            scope.values[self.name] = total // unit
+            return
+        path, expected = scope.config.path(self.of), f"a multiple of {scope.label(self.unit)} ({unit})"
+        hint = "The runtime counts it in these units; serve the model natively."
+        scope.add(Finding(FindingCode.KEY_VALUE, path, total, expected, hint))
 
 
 @dataclass(frozen=True, slots=True)

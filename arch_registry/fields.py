@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from arch_registry.findings import Finding, FindingCode
 from arch_registry.hf_config import HfConfig, Reading
 from arch_registry.parallel import MAX_SIZE
-from arch_registry.rope import ROPE_DIMS
-from arch_registry.rope_reader import RopeReader
 from arch_registry.scope import Scope, Value
 
 # Every layer becomes several entries of a plan, so a nonsensical count must not be expanded.
@@ -43,7 +41,9 @@ class OfField:
 
 
 @dataclass(frozen=True, slots=True)
-class _OneKey:
+class OneKey:
+    """A rule that reads one key and provides a name that is spelled like it."""
+
     key: str
 
     @property
@@ -56,25 +56,45 @@ class _OneKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Size(_OneKey):
-    """A positive integer.
+class Size(OneKey):
+    """A positive integer, or one from ``least``.
 
     Attributes:
         default: Value for an absent key.
         null_is: Value for an explicit null; None when the transformers class has no use for null.
         most: Largest value allowed.
+        most_of: Another field, above which it must not be.
+        least: Smallest value allowed.
+        also: Other spellings of the key that transformers takes for the same attribute.
     """
 
     default: int | OfField
-    null_is: OfField | None = None
+    null_is: int | OfField | None = None
     most: int = MAX_SIZE
+    least: int = 1
+    most_of: str | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key, *self.also)
 
     def apply(self, scope: Scope) -> None:
-        _store(scope, self.key, self.default, self.null_is, scope.config.integer(self.key, 1, self.most))
+        given = [key for key in self.keys if key in scope.config]
+        values = [scope.config.get(key) for key in given]
+        if any(value != values[0] for value in values):
+            expected, hint = f"{' and '.join(given)} that agree", "They are one attribute; keep one of them."
+            path = scope.config.path(given[0])
+            scope.add(Finding(FindingCode.KEY_VALUE, path, dict(zip(given, values, strict=True)), expected, hint))
+            return
+        key = given[0] if given else self.key
+        limit = scope.ints(self.most_of) if self.most_of else None
+        most = min(self.most, limit[0]) if limit else self.most
+        _store(scope, key, self.default, self.null_is, scope.config.integer(key, self.least, most), self.key)
 
 
 @dataclass(frozen=True, slots=True)
-class Number(_OneKey):
+class Number(OneKey):
     """A finite number above 0 and at most ``most``."""
 
     default: float
@@ -85,7 +105,7 @@ class Number(_OneKey):
 
 
 @dataclass(frozen=True, slots=True)
-class Flag(_OneKey):
+class Flag(OneKey):
     """true or false.
 
     Attributes:
@@ -126,87 +146,6 @@ class Fixed:
         scope.values[self.name] = self.value
 
 
-@dataclass(frozen=True, slots=True)
-class HeadDim(_OneKey):
-    """``head_dim``, one of the sizes that the runtime's attention kernels handle.
-
-    Attributes:
-        key: Its key.
-        default: Value for an absent key; None means hidden_size / num_attention_heads.
-        nullable: Whether null means hidden_size / num_attention_heads.
-        free: False where vLLM ignores the key and always divides.
-    """
-
-    key: str = "head_dim"
-    default: int | None = None
-    nullable: bool = True
-    free: bool = True
-
-    def apply(self, scope: Scope) -> None:
-        key, config = self.key, scope.config
-        value = scope.take(config.integer(key, 1, MAX_SIZE))
-        if value is None and config.is_set(key):
-            return
-        if key in config and value is None and not self.nullable:
-            scope.add(_null(config, key))
-            return
-        if value is None and key not in config:
-            value = self.default
-        quotient = self._quotient(scope) if value is None or not self.free else None
-        if value is not None and quotient is not None and value != quotient:
-            hint = "vLLM divides and ignores the key for this architecture; remove it or serve the model natively."
-            scope.add(Finding(FindingCode.HEAD_DIM, config.path(key), value, f"hidden_size / heads, {quotient}", hint))
-            return
-        self._keep(scope, quotient if value is None else value)
-
-    def _quotient(self, scope: Scope) -> int | None:
-        sizes = scope.ints("hidden_size", "num_attention_heads")
-        if sizes is None:
-            return None
-        hidden, heads = sizes
-        if hidden % heads == 0:
-            return hidden // heads
-        expected = f"a multiple of num_attention_heads {heads}"
-        hint = "The head dimension is their quotient here; correct one of the two."
-        scope.add(Finding(FindingCode.HEAD_DIM, scope.config.path("hidden_size"), hidden, expected, hint))
-        return None
-
-    def _keep(self, scope: Scope, head_dim: int | None) -> None:
-        if head_dim is None:
-            return
-        if head_dim in ROPE_DIMS:
-            scope.values[self.key] = head_dim
-            return
-        expected = " or ".join(map(str, ROPE_DIMS))
-        hint = "The runtime has no attention kernel for this head dimension; serve the model natively."
-        scope.add(Finding(FindingCode.HEAD_DIM, scope.config.path(self.key), head_dim, expected, hint))
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """The rotary embedding in any spelling; needs ``head_dim`` and ``max_position_embeddings``."""
-
-    default_theta: float
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
-
-    @property
-    def provides(self) -> tuple[str, ...]:
-        return ("rope_theta", "rope_head_dim")
-
-    def apply(self, scope: Scope) -> None:
-        reader = RopeReader(scope.config)
-        sizes = [scope.ints(name) for name in ("head_dim", "max_position_embeddings")]
-        head_dim, positions = (size[0] if size else None for size in sizes)
-        scope.rope = reader.read(head_dim, positions, self.default_theta)
-        scope.findings += reader.findings
-        if scope.rope is not None:
-            scope.values["rope_theta"] = scope.rope.theta
-            scope.values["rope_head_dim"] = scope.rope.rotary_dim
-
-
 def _store(
     scope: Scope,
     key: str,
@@ -219,7 +158,7 @@ def _store(
     if reading.finding is not None:
         return
     if value is None and key in scope.config and null_is is None:
-        scope.add(_null(scope.config, key))
+        scope.add(null_finding(scope.config, key))
         return
     if value is None:
         value = null_is if key in scope.config else default
@@ -229,6 +168,6 @@ def _store(
         scope.values[name or key] = value
 
 
-def _null(config: HfConfig, key: str) -> Finding:
+def null_finding(config: HfConfig, key: str) -> Finding:
     hint = "transformers accepts no null for this key; remove it for its default or give a value."
     return Finding(FindingCode.KEY_TYPE, config.path(key), None, "a value, or the key absent", hint)

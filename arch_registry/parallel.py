@@ -34,6 +34,16 @@ class ParallelShape:
     dp: int = 1
     ep: int = 1
 
+    @property
+    def moe_ep(self) -> int:
+        """Ranks that a layer's routed experts are spread over."""
+        return self.ep
+
+    @property
+    def moe_tp(self) -> int:
+        """Ranks that each routed expert is sliced over: all of them, unless whole experts are spread."""
+        return max(1, self.tp * self.dp // self.ep) if self.ep > 0 else 1
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -1,4 +1,4 @@
-"""From a config and a spec to a RuntimePlan, or to all the findings that forbid one."""
+"""RuntimePlan: all that is needed to build the runtime's model, as plain values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from arch_registry.findings import Finding
 from arch_registry.parallel import Limits, ParallelShape
 from arch_registry.rope import RopeSpec
+from arch_registry.scope import Value
+
+# Stands in SlotPlan.dtypes for the dtype that the engine runs the model in.
+MODEL_DTYPE = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +21,14 @@ class SlotPlan:
     Attributes:
         slot: Attribute of the runtime's Model, for example ``mha_qkv``.
         paths: Dotted parameter paths in the vLLM module, in layer order; one path for a global slot.
-        shape: Shape of each tensor on one rank.
-        per_layer: True for a list with one entry per layer, False for a single tensor.
+        shape: Shape of each weight on one rank.
+        per_layer: True for a list, False for a single tensor.
         linear: True for a matrix that is only ever multiplied with (a back end may hold it packed).
+        dtypes: Dtypes that it may have; MODEL_DTYPE is the model's.
+        experts: Experts of this rank that each parameter stacks along its first dim, each a weight of its own; 0 where
+            a parameter is one weight.
+        sources: Parameters to compute the weights from, in the order of ``paths``, where the module has none at these.
+        transform: How: the name of a function of ``xlite_adapter.weights.TRANSFORMS``.
     """
 
     slot: str
@@ -27,6 +36,15 @@ class SlotPlan:
     shape: tuple[int, ...]
     per_layer: bool
     linear: bool = False
+    dtypes: tuple[str, ...] = (MODEL_DTYPE,)
+    experts: int = 0
+    sources: tuple[str, ...] = ()
+    transform: str = ""
+
+    @property
+    def count(self) -> int:
+        """Weights in the slot."""
+        return len(self.paths) * max(1, self.experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +55,7 @@ class RuntimePlan:
         architecture: The name in config.json's ``architectures`` that selected the spec.
         spec: Name of the spec.
         owner: Who registered it: ``arch_registry``, or name and version of another distribution.
-        attention: ``mha``.
+        attention: ``mha``, ``mla`` or ``dsa``.
         runtime_config: Field of ModelConfig -> value; enum members are given by their name.
         slots: Weight slots in the order of the spec.
         ignored: Glob patterns of parameter paths that are deliberately not mapped.
@@ -53,7 +71,7 @@ class RuntimePlan:
     spec: str
     owner: str
     attention: str
-    runtime_config: Mapping[str, int | float | bool | str | tuple[int, ...]]
+    runtime_config: Mapping[str, Value]
     slots: tuple[SlotPlan, ...]
     ignored: tuple[str, ...]
     decoder: str

@@ -13,7 +13,7 @@ from arch_registry.names import is_typo
 from arch_registry.parallel import Limits, ParallelShape, limit_findings, shape_findings
 from arch_registry.plan import PlanResult, RuntimePlan
 from arch_registry.registry import Registry
-from arch_registry.scope import Scope
+from arch_registry.scope import Scope, integer
 from arch_registry.spec import ArchSpec
 
 # Beyond this many unknown keys the file is no config.json of ours, and one more warning helps nobody.
@@ -162,7 +162,7 @@ def _check_complete(spec: ArchSpec, scope: Scope) -> None:
 
 def _build(name: str, owner: str, spec: ArchSpec, scope: Scope) -> RuntimePlan:
     values = scope.values
-    layers = int(values[spec.layers])
+    layers = integer(values[spec.layers])
     slots = [rule.expand(values, layers) for rule in spec.weights]
     assert scope.rope is not None  # _check_complete
     return RuntimePlan(
@@ -171,12 +171,12 @@ def _build(name: str, owner: str, spec: ArchSpec, scope: Scope) -> RuntimePlan:
         owner=owner,
         attention=spec.attention,
         runtime_config={rule.field: rule.value(values) for rule in spec.runtime},
-        slots=tuple(slot for slot in slots if slot is not None),
+        slots=tuple(slot for slot in slots if slot is not None and slot.paths),
         ignored=tuple(rule.pattern for rule in spec.ignored),
         decoder=spec.decoder,
         layer_names=tuple(spec.layer_name.format(i=layer) for layer in range(layers)),
         rope_table=spec.rope_table,
         rope=scope.rope,
-        parallel=replace(scope.parallel, dp=1, ep=1) if spec.independent_dp else scope.parallel,
+        parallel=scope.parallel if spec.moe else replace(scope.parallel, dp=1, ep=1),
         limits=scope.limits,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Protocol
 
 from arch_registry.findings import Finding, FindingCode
+from arch_registry.parallel import DTYPES
 from arch_registry.scope import Scope
 
 
@@ -49,24 +51,59 @@ class Off:
         keys: The keys.
         code: Code of the finding.
         hint: Why, and what to do.
-        off: Values that switch it off; compared by identity. 0 is refused: transformers' strict classes take no number
-            for a flag, and what it means elsewhere differs from model to model.
+        off: Values that switch it off; of the same type, so that 0 is not false: transformers' strict classes take no
+            number for a flag, and what it means elsewhere differs from model to model.
     """
 
     keys: tuple[str, ...]
     code: FindingCode
     hint: str
-    off: tuple[bool | None, ...] = (None, False)
+    off: tuple[bool | int | None, ...] = (None, False)
 
     def apply(self, scope: Scope) -> None:
-        names = {None: "null", False: "false", True: "true"}
-        expected = " or ".join(["absent", *(names[value] for value in self.off)])
+        expected = " or ".join(["absent", *map(json.dumps, self.off)])
         for key in self.keys:
             if key not in scope.config:
                 continue
             value = scope.config.get(key)
-            if not any(value is off for off in self.off):
+            if not any(type(value) is type(off) and value == off for off in self.off):
                 scope.add(Finding(self.code, scope.config.path(key), value, expected, self.hint))
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """A value that other rules have found must not be above ``most``."""
+
+    name: str
+    most: int
+    hint: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ()
+
+    def apply(self, scope: Scope) -> None:
+        sizes = scope.ints(self.name)
+        if sizes and sizes[0] > self.most:
+            path, expected = scope.config.path(self.name), f"at most {self.most}"
+            scope.add(Finding(FindingCode.KEY_VALUE, path, sizes[0], expected, self.hint))
+
+
+@dataclass(frozen=True, slots=True)
+class NotDtype:
+    """The engine must not run the model in this dtype."""
+
+    dtype: str
+    hint: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ()
+
+    def apply(self, scope: Scope) -> None:
+        if scope.limits.dtype == self.dtype:
+            expected = ", ".join(dtype for dtype in DTYPES if dtype != self.dtype)
+            scope.add(Finding(FindingCode.DTYPE, "dtype", self.dtype, expected, self.hint))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,14 @@ class RopeReader:
         self.findings: list[Finding] = []
         self.section = self._one_section()
 
-    def read(self, head_dim: int | None, max_position: int | None, default_theta: float) -> RopeSpec | None:
+    def read(
+        self, head_dim: int | None, max_position: int | None, default_theta: float, default_partial: float = 1.0
+    ) -> RopeSpec | None:
         """The spec, or None when something is wrong or the head dimension or positions are unknown."""
         rope_type = self._type()
         self._refuse_parameters({**REFUSED, **(ROPE_TYPES[rope_type].refused if rope_type else {})})
         theta = self._agreeing(_THETA_KEYS, default_theta, MAX_NUMBER)
-        partial = self._agreeing(_PARTIAL_KEYS, 1.0, 1.0)
+        partial = self._agreeing(_PARTIAL_KEYS, default_partial, 1.0)
         rotary_dim = self._rotary_dim(head_dim, partial)
         parameters: dict[str, _Parameter] = {}
         original: int | None = None

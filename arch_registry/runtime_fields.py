@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from arch_registry.scope import Value
+from arch_registry.scope import Value, integer
 
 
 class RuntimeField(Protocol):
@@ -20,7 +20,7 @@ class RuntimeField(Protocol):
     def needs(self) -> tuple[str, ...]:
         """Names of the scope that it uses."""
 
-    def value(self, values: Mapping[str, Value]) -> Value | tuple[int, ...]:
+    def value(self, values: Mapping[str, Value]) -> Value:
         """What the field is set to."""
 
 
@@ -50,8 +50,8 @@ class Listed:
     def needs(self) -> tuple[str, ...]:
         return (self.name,)
 
-    def value(self, values: Mapping[str, Value]) -> tuple[int, ...]:
-        return (int(values[self.name]),)
+    def value(self, values: Mapping[str, Value]) -> Value:
+        return (integer(values[self.name]),)
 
 
 @dataclass(frozen=True, slots=True)

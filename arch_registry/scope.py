@@ -5,16 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from arch_registry.findings import Finding
+from arch_registry.errors import SpecError
+from arch_registry.findings import Finding, show
 from arch_registry.hf_config import HfConfig, Reading
 from arch_registry.parallel import Limits, ParallelShape, is_size
 from arch_registry.rope import RopeSpec
 
 T = TypeVar("T")
-Value = int | float | bool | str
+# Tuples list layers, or are fields of ModelConfig that are lists.
+Value = int | float | bool | str | tuple[int, ...]
+
+_PARALLEL = ("tp", "dp", "moe_tp", "moe_ep")
 
 # Names that every spec may use besides those that its own rules provide.
-BUILTIN_NAMES = frozenset({"tp", "max_seq_len", "max_batch_size", "token_budget", "block_size"})
+BUILTIN_NAMES = frozenset({*_PARALLEL, "max_seq_len", "max_batch_size", "token_budget", "block_size"})
+
+
+def integer(value: Value) -> int:
+    """A value that is a size.
+
+    Raises:
+        SpecError: It is something else.
+    """
+    if type(value) is not int:
+        raise SpecError(f"a size is {show(value)}, not an integer")
+    return value
 
 
 @dataclass(slots=True)
@@ -35,7 +50,7 @@ class Scope:
 
     def __post_init__(self) -> None:
         for name in BUILTIN_NAMES:
-            value = getattr(self.parallel if name == "tp" else self.limits, name)
+            value = getattr(self.parallel if name in _PARALLEL else self.limits, name)
             if is_size(value):
                 self.values[name] = value
 
@@ -55,5 +70,5 @@ class Scope:
     def ints(self, *names: str) -> tuple[int, ...] | None:
         """The values of integer names, or None when one of them could not be determined."""
         found = [self.values.get(name) for name in names]
-        numbers = tuple(value for value in found if isinstance(value, int))
+        numbers = tuple(value for value in found if type(value) is int)
         return numbers if len(numbers) == len(names) else None

@@ -1,7 +1,8 @@
 """Bytes that a plan needs on one rank, without torch.
 
-Legend: T tokens (max_m), D hidden size, H query heads, K key/value heads, h head dim, I intermediate size. H, K and I
-are those of one rank; elements have the plan's dtype.
+Legend: T tokens (max_m), D hidden size, H query heads, K key/value heads, h head dim, I intermediate size; of latent
+attention P and R dims of a head without and with rotation, V value dims, C and L ranks of query and key/value latents,
+N heads, E dims and B tokens chosen of the indexer. H, K and I are those of one rank; elements have the plan's dtype.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def workspace_bytes(plan: RuntimePlan) -> int:
     """Bytes that batches of up to max_m tokens need besides weights and KV cache: output buffer plus activations.
 
     Raises:
-        SpecError: The attention is not ``mha``, or a field of ModelConfig that the formula uses is not an integer.
+        SpecError: The kind of attention is unknown, or a field of ModelConfig that the formula uses is not an integer.
     """
     return output_bytes(plan) + activation_bytes(plan)
 
@@ -34,37 +35,72 @@ def output_bytes(plan: RuntimePlan) -> int:
 
 
 def activation_bytes(plan: RuntimePlan) -> int:
-    """Bytes of the largest set of activations that live at once in a forward: ``T * (2 * D + max(A, M))`` elements.
+    """Bytes of the largest set of activations that live at once in a forward: ``T * (2 * D + max(A, M, X))`` elements.
 
-    2 * D is the residual and its norm. Attention holds queries, keys, values and its output, ``A = 2 * (H + K) * h``;
-    the MLP holds gate, up and their product, ``M = 3 * I``. It is what the reference runtime reports for its pool.
+    2 * D is the residual and its norm, A belongs to attention, ``M = 3 * I`` to an MLP (gate, up and their product),
+    and X to a layer of experts. It is what the reference runtime reports for its pool.
 
     Raises:
         SpecError: As for ``workspace_bytes``.
     """
-    tp, head_dim = plan.parallel.tp, _field(plan, "head_dim")
-    attention = 2 * (_field(plan, "n_heads") // tp + _kv_heads(plan)) * head_dim
-    mlp = 3 * _field(plan, "intermediate_size") // tp
-    elements = _field(plan, "max_m") * (2 * _field(plan, "hidden_size") + max(attention, mlp))
+    mlp = 3 * _field(plan, "intermediate_size") // plan.parallel.tp if "intermediate_size" in plan.runtime_config else 0
+    widest = max(_attention(plan), mlp, _experts(plan))
+    elements = _field(plan, "max_m") * (2 * _field(plan, "hidden_size") + widest)
     return elements * DTYPE_BYTES[plan.limits.dtype]
 
 
 def kv_bytes_per_token(plan: RuntimePlan) -> int:
-    """Bytes of KV cache of one token in all layers, keys and values: ``2 * layers * K * h`` elements.
+    """Bytes of KV cache of one token in all layers.
+
+    Per layer ``2 * K * h`` elements of keys and values, or the latent and the rotated part of the key, ``L + R``, to
+    which an indexer adds the E of its own key.
 
     Raises:
         SpecError: As for ``workspace_bytes``.
     """
-    per_layer = 2 * _kv_heads(plan) * _field(plan, "head_dim")
+    if _kind(plan) == "mha":
+        per_layer = 2 * _kv_heads(plan) * _field(plan, "head_dim")
+    else:
+        per_layer = _field(plan, "kv_lora_rank") + _field(plan, "rope_head_dim")
+    if _kind(plan) == "dsa":
+        per_layer += _field(plan, "index_head_dim")
     return _field(plan, "n_layers") * per_layer * DTYPE_BYTES[plan.limits.dtype]
+
+
+def _attention(plan: RuntimePlan) -> int:
+    """Elements of one token: queries, keys, values and output; or the same of latent attention, both before and after
+    the norms and the product with W_UK_T; and of an indexer its queries, keys, weights and choice.
+    """
+    heads = _field(plan, "n_heads") // plan.parallel.tp
+    if _kind(plan) == "mha":
+        return 2 * (heads + _kv_heads(plan)) * _field(plan, "head_dim")
+    nope, rope, value = (_field(plan, name) for name in ("nope_head_dim", "rope_head_dim", "v_head_dim"))
+    latent = _field(plan, "kv_lora_rank")
+    elements = 2 * (_field(plan, "q_lora_rank") + latent) + rope + heads * (nope + 2 * rope + 2 * latent + value)
+    if _kind(plan) == "dsa":
+        index_heads = _field(plan, "index_n_heads")
+        elements += 2 * (index_heads + 1) * _field(plan, "index_head_dim") + index_heads + _field(plan, "index_topk")
+    return elements
+
+
+def _experts(plan: RuntimePlan) -> int:
+    """Elements of one token when all of its experts, and the whole shared one, are on this rank."""
+    if "n_routed_experts" not in plan.runtime_config:
+        return 0
+    width = _field(plan, "moe_intermediate_size")
+    routed = 3 * width // plan.parallel.moe_tp + _field(plan, "hidden_size")
+    shared = _field(plan, "n_shared_experts") if "n_shared_experts" in plan.runtime_config else 0
+    return _field(plan, "n_act_experts") * routed + 3 * shared * width + _field(plan, "n_routed_experts")
+
+
+def _kind(plan: RuntimePlan) -> str:
+    if plan.attention not in ("mha", "mla", "dsa"):
+        raise SpecError(f"spec {plan.spec!r}: the sizes of attention {plan.attention!r} are not known")
+    return plan.attention
 
 
 def _kv_heads(plan: RuntimePlan) -> int:
     """Key/value heads of a rank; with more ranks than heads each head is on several."""
-    if plan.attention != "mha":
-        raise SpecError(
-            f"spec {plan.spec!r}: the sizes of attention {plan.attention!r} are not known, only those of 'mha'"
-        )
     return max(1, _field(plan, "n_kv_heads") // plan.parallel.tp)
 
 

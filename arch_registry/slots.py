@@ -1,17 +1,19 @@
 """Rules for weights: each says which parameters of the vLLM module fill one slot of the runtime's Model.
 
-Shapes are names of the scope, so that a spec reads like the table it is. ``{i}`` in a path is the layer.
+Shapes are names of the scope, so that a spec reads like the table it is. ``{i}`` in a path is the layer. A rule with
+``where`` names a value that lists layers (``moe_layers``), and has weights for these only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from arch_registry.errors import SpecError
 from arch_registry.findings import show
-from arch_registry.plan import SlotPlan
-from arch_registry.scope import Value
+from arch_registry.plan import MODEL_DTYPE, SlotPlan
+from arch_registry.scope import Value, integer
 
 
 class Slot(Protocol):
@@ -48,20 +50,87 @@ class Single:
 
 @dataclass(frozen=True, slots=True)
 class PerLayer:
-    """One tensor for each layer."""
+    """One tensor for each layer, or for each of the layers that ``where`` lists.
+
+    Attributes:
+        slot: Attribute of the runtime's Model.
+        path: Path of the parameter, with ``{i}``.
+        shape: Names of its sizes on one rank.
+        linear: Whether it is only ever multiplied with.
+        where: Name of the value that lists the layers; empty for all.
+        dtypes: Dtypes that it may have, as torch spells them; MODEL_DTYPE is the model's.
+    """
 
     slot: str
     path: str
     shape: tuple[str, ...]
     linear: bool = False
+    where: str = ""
+    dtypes: tuple[str, ...] = (MODEL_DTYPE,)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return self.shape
+        return (*self.shape, self.where) if self.where else self.shape
 
     def expand(self, values: Mapping[str, Value], layers: int) -> SlotPlan:
-        paths = tuple(self.path.format(i=layer) for layer in range(layers))
-        return SlotPlan(self.slot, paths, _sizes(self.shape, values), per_layer=True, linear=self.linear)
+        paths = _paths(self.path, self.where, values, layers)
+        shape = _sizes(self.shape, values)
+        return SlotPlan(self.slot, paths, shape, per_layer=True, linear=self.linear, dtypes=self.dtypes)
+
+
+@dataclass(frozen=True, slots=True)
+class PerExpert:
+    """One tensor for each expert of this rank in each layer that ``where`` lists, in one flat list, layer by layer.
+
+    Attributes:
+        slot: Attribute of the runtime's Model.
+        path: Path of the parameter that stacks a layer's experts along its first dim, with ``{i}``.
+        shape: Names of one expert's sizes.
+        experts: Name of the number of experts on one rank.
+        where: Name of the value that lists the layers.
+    """
+
+    slot: str
+    path: str
+    shape: tuple[str, ...]
+    experts: str = "experts_local"
+    where: str = "moe_layers"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (*self.shape, self.experts, self.where)
+
+    def expand(self, values: Mapping[str, Value], layers: int) -> SlotPlan:
+        paths, experts = _paths(self.path, self.where, values, layers), integer(values[self.experts])
+        shape = _sizes(self.shape, values)
+        return SlotPlan(self.slot, paths, shape, per_layer=True, linear=True, experts=experts)
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A weight that some back ends keep in the module, and that is computed from another parameter where they do not.
+
+    Attributes:
+        weight: Where the module keeps it.
+        source: Path of the parameter that it is computed from, with ``{i}``.
+        transform: Name of the computation, one of ``xlite_adapter.weights.TRANSFORMS``. It copies.
+    """
+
+    weight: PerLayer
+    source: str
+    transform: str
+
+    @property
+    def slot(self) -> str:
+        return self.weight.slot
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self.weight.needs
+
+    def expand(self, values: Mapping[str, Value], layers: int) -> SlotPlan:
+        sources = _paths(self.source, self.weight.where, values, layers)
+        return replace(self.weight.expand(values, layers), sources=sources, transform=self.transform)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +138,7 @@ class Optional:
     """A weight that exists only when a flag is true."""
 
     flag: str
-    weight: Single | PerLayer
+    weight: Single | PerLayer | PerExpert
 
     @property
     def slot(self) -> str:
@@ -132,9 +201,10 @@ def path_problem(rule: Slot) -> str | None:
 
     Without a placeholder all layers share a parameter, which a model may do.
     """
-    weight = rule.weight if isinstance(rule, Optional | Tied) else rule
-    if isinstance(weight, PerLayer):
-        return template_problem(weight.path) if _has_braces(weight.path) else None
+    weight = rule.weight if isinstance(rule, Optional | Tied | Derived) else rule
+    if isinstance(weight, PerLayer | PerExpert):
+        templates = [weight.path, *([rule.source] if isinstance(rule, Derived) else [])]
+        return next(filter(None, map(template_problem, filter(_has_braces, templates))), None)
     paths = [rule.to] if isinstance(rule, Tied) else []
     paths += [weight.path] if isinstance(weight, Single) else []
     braced = next(filter(_has_braces, paths), None)
@@ -146,4 +216,11 @@ def _has_braces(path: str) -> bool:
 
 
 def _sizes(shape: tuple[str, ...], values: Mapping[str, Value]) -> tuple[int, ...]:
-    return tuple(int(values[name]) for name in shape)
+    return tuple(integer(values[name]) for name in shape)
+
+
+def _paths(template: str, where: str, values: Mapping[str, Value], layers: int) -> tuple[str, ...]:
+    chosen = values[where] if where else range(layers)
+    if not isinstance(chosen, tuple | range):
+        raise SpecError(f"{template!r}: {where} is {show(chosen)}, not a list of layers")
+    return tuple(template.format(i=layer) for layer in chosen)

@@ -16,14 +16,26 @@ from arch_registry.scope import BUILTIN_NAMES
 from arch_registry.slots import Ignored, Slot, path_problem, template_problem
 
 # Kinds of attention that the adapter knows how to feed.
-ATTENTIONS = ("mha",)
+ATTENTIONS = ("mha", "mla", "dsa")
 
 # Fields of ModelConfig that the adapter or the runtime reads for every model.
-NEEDED_RUNTIME = (
-    *("vocab_size", "hidden_size", "n_layers", "attn_type", "n_heads", "n_kv_heads", "head_dim", "rope_head_dim"),
-    *("norm_eps", "n_dense_layers", "intermediate_size", "def_tp_size", "def_dp_size"),
+_NEEDED = (
+    *("vocab_size", "hidden_size", "n_layers", "attn_type", "n_heads", "n_kv_heads", "rope_head_dim"),
+    *("norm_eps", "n_dense_layers", "def_tp_size", "def_dp_size"),
     *("max_seq_len", "max_batch_size", "max_m", "block_size"),
 )
+_LATENT = ("nope_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank", "softmax_scale")
+_OF_ATTENTION = {
+    "mha": ("head_dim",),
+    "mla": _LATENT,
+    "dsa": (*_LATENT, "index_head_dim", "index_n_heads", "index_topk"),
+}
+# Those that it reads where there are experts, and where there are none.
+_OF_EXPERTS = (
+    *("n_routed_experts", "n_act_experts", "moe_intermediate_size", "scoring_func", "norm_topk_prob"),
+    *("moe_ep_size", "moe_tp_size"),
+)
+_OF_DENSE = ("intermediate_size",)
 
 _PARTS = ("fields", "dims", "runtime", "weights", "ignored", "inert", "refusals")
 
@@ -57,7 +69,8 @@ class ArchSpec:
         layers: Field that counts the layers.
         layer_name: vLLM's name of an attention layer, with ``{i}`` for the layer.
         rope_table: Dotted path of the buffer that holds the rotary table.
-        independent_dp: True for dense models: their data-parallel ranks are independent engines, size 1 to the runtime.
+        moe: Whether its layers have experts. The data-parallel ranks of a model without are independent engines, size
+            1 to the runtime.
         also_model_types: Other values of ``model_type`` whose transformers classes have the same defaults.
 
     Raises:
@@ -81,7 +94,7 @@ class ArchSpec:
     layer_name: str
     rope_table: str
     layers: str = "num_hidden_layers"
-    independent_dp: bool = True
+    moe: bool = False
     also_model_types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -95,9 +108,13 @@ class ArchSpec:
             raise SpecError(f"spec {self.name!r}: read by a rule and declared inert: {', '.join(both)}")
         self._check_needs()
         provided = {rule.field for rule in self.runtime}
-        if missing := [field for field in NEEDED_RUNTIME if field not in provided]:
+        if missing := [field for field in self.needed_runtime() if field not in provided]:
             raise SpecError(f"spec {self.name!r}: runtime lacks fields of ModelConfig: {', '.join(missing)}")
         self._check_paths()
+
+    def needed_runtime(self) -> tuple[str, ...]:
+        """Fields of ModelConfig that a spec of this kind must fill."""
+        return (*_NEEDED, *_OF_ATTENTION[self.attention], *(_OF_EXPERTS if self.moe else _OF_DENSE))
 
     def read_keys(self) -> frozenset[str]:
         """Every key of config.json that a rule reads."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from arch_registry.architectures import dense
-from arch_registry.fields import MAX_LAYERS, Fixed, Flag, HeadDim, Number, Rope, Size
+from arch_registry.fields import MAX_LAYERS, Fixed, Flag, Number, Size
 from arch_registry.findings import FindingCode
+from arch_registry.head_fields import HeadDim, Rope
 from arch_registry.refusals import NoWindow, Off
 from arch_registry.spec import ArchSpec
 

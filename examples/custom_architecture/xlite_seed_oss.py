@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from arch_registry import ArchSpec, FindingCode
 from arch_registry.architectures import dense
-from arch_registry.fields import MAX_LAYERS, Fixed, Flag, HeadDim, Number, OfField, Rope, Size
+from arch_registry.fields import MAX_LAYERS, Fixed, Flag, Number, OfField, Size
+from arch_registry.head_fields import HeadDim, Rope
 from arch_registry.refusals import NoWindow, Off
 from arch_registry.spec import Inert
 

@@ -51,6 +51,17 @@ ARCHITECTURES = {
     "MistralForCausalLM": TinyModel("MistralConfig", {"head_dim": 128, "sliding_window": None}),
     "Qwen2ForCausalLM": TinyModel("Qwen2Config", {"tie_word_embeddings": True}),
     "Qwen3ForCausalLM": TinyModel("Qwen3Config", {"head_dim": 128}),
+    "Qwen3MoeForCausalLM": TinyModel(
+        "Qwen3MoeConfig",
+        {
+            "head_dim": 64,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [0],
+        },
+    ),
 }
 
 

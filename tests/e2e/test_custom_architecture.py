@@ -141,7 +141,8 @@ def test_the_readme_shows_how_to_see_it(package):
 def test_its_defaults_are_those_of_the_transformers_class(package):
     code = """
 import transformers, xlite_seed_oss
-from arch_registry.fields import HeadDim, Number, Rope, Size, Flag
+from arch_registry.fields import Number, Size, Flag
+from arch_registry.head_fields import HeadDim, Rope
 spec = xlite_seed_oss.SPEC
 made = getattr(transformers, spec.config_class)().to_dict()
 assert made["model_type"] == spec.model_type

@@ -100,7 +100,7 @@ def _row(known: Registry, name: str) -> dict[str, Any]:
     return {
         "architecture": name,
         "attention": spec.attention,
-        "moe": not spec.independent_dp,
+        "moe": spec.moe,
         "spec": spec.name,
         "source": known.owner(name),
     }

@@ -152,7 +152,7 @@ def _architecture(config: HfConfig, registry: Registry) -> str | None:
 
 def _expert_findings(spec: ArchSpec | None, parallel: ParallelShape) -> list[Finding]:
     """Expert parallelism of a dense model is no reason to refuse: vLLM ignores it, and so does the plan."""
-    if spec is None or not spec.independent_dp or parallel.ep == 1:
+    if spec is None or spec.moe or parallel.ep == 1:
         return []
     hint = "The model is dense: it has no experts to spread, so the size is ignored and each rank computes as with 1."
     path = "expert-parallel size"
@@ -201,7 +201,7 @@ def _plan_json(plan: RuntimePlan) -> dict[str, Any]:
         "max_m": plan.runtime_config["max_m"],
         "max_batch_size": plan.limits.max_batch_size,
         "runtime_config": dict(plan.runtime_config),
-        "weight_slots": {slot.slot: {"count": len(slot.paths), "shape": list(slot.shape)} for slot in plan.slots},
+        "weight_slots": {slot.slot: {"count": slot.count, "shape": list(slot.shape)} for slot in plan.slots},
         "workspace_bytes": workspace_bytes(plan),
         "output_bytes": output_bytes(plan),
         "activation_bytes": activation_bytes(plan),

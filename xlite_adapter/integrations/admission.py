@@ -81,8 +81,13 @@ def plan_engine(vllm_config: Any, registry: Registry) -> PlanResult:
 
 
 def parallel_shape(vllm_config: Any) -> ParallelShape:
-    """Sizes as the runtime sees them; the ranks of dense data parallelism are independent engines."""
-    return ParallelShape(tp=vllm_config.parallel_config.tensor_parallel_size)
+    """Sizes as vLLM counts them: its experts are spread over the ranks of both tensor and data parallelism.
+
+    The plan of a dense model takes its data-parallel ranks for the independent engines that they are.
+    """
+    parallel = vllm_config.parallel_config
+    tp, dp = parallel.tensor_parallel_size, parallel.data_parallel_size
+    return ParallelShape(tp=tp, dp=dp, ep=tp * dp if parallel.enable_expert_parallel else 1)
 
 
 def limits(vllm_config: Any) -> Limits:

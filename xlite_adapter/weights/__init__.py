@@ -2,5 +2,6 @@
 
 from xlite_adapter.weights.bind import BoundWeights, Weight, bind_weights
 from xlite_adapter.weights.packed import PackedLinear
+from xlite_adapter.weights.transforms import TRANSFORMS
 
-__all__ = ["BoundWeights", "PackedLinear", "Weight", "bind_weights"]
+__all__ = ["TRANSFORMS", "BoundWeights", "PackedLinear", "Weight", "bind_weights"]

@@ -1,4 +1,4 @@
-"""From a plan and a loaded module to the runtime's weight slots, checked and without copies.
+"""From a plan and a loaded module to the runtime's weight slots, checked, and without copies where that can be.
 
 The real runtime checks neither shapes nor mixed dtypes: a transposed or doubled weight is accepted and writes out of
 bounds. So every tensor is compared with the plan here, and every parameter of the decoder must be accounted for: an
@@ -7,37 +7,40 @@ unexpected bias, norm or sink would otherwise be left out of the computation in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import torch
 
-from arch_registry import RuntimePlan, SlotPlan
+from arch_registry import MODEL_DTYPE, RuntimePlan, SlotPlan
 from xlite_adapter.errors import WeightBindingError
 from xlite_adapter.weights.packed import PackedLinear
+from xlite_adapter.weights.transforms import TRANSFORMS, complex_table
 
 Weight = torch.Tensor | PackedLinear
 
 
 @dataclass(frozen=True, slots=True)
 class BoundWeights:
-    """The runtime's weights; all of them alias the module's tensors or its packed products.
+    """The runtime's weights; they alias the module's tensors or its packed products, except what ``copies`` names.
 
     Attributes:
-        slots: Attribute of the runtime's Model -> a weight, or one weight per layer.
-        rope_table: [positions, rotary dim], rows [cos | sin].
+        slots: Attribute of the runtime's Model -> a weight, or a list of them.
+        rope_table: [positions, R], rows [cos | sin], or complex64 [positions, R / 2] for latent attention.
+        copies: Attribute of the runtime's Model, or ``rope_table`` -> bytes that the runtime holds beside the module's.
     """
 
     slots: Mapping[str, Weight | list[Weight]]
     rope_table: torch.Tensor
+    copies: Mapping[str, int] = field(default_factory=dict)
 
 
 def bind_weights(plan: RuntimePlan, module: torch.nn.Module, held: Mapping[str, Weight] | None = None) -> BoundWeights:
     """Fill every slot of ``plan`` from ``module``.
 
     Args:
-        plan: Slots with paths, shapes and dtype.
+        plan: Slots with paths, shapes and dtypes.
         module: The loaded vLLM model.
         held: Parameter path -> what to bind in place of the module's tensor, for weights that the back end packed.
 
@@ -51,43 +54,77 @@ def bind_weights(plan: RuntimePlan, module: torch.nn.Module, held: Mapping[str, 
     problems = [*binder.problems, *_uncovered(plan, module)]
     if problems or table is None:
         raise WeightBindingError(plan.architecture, problems)
-    return BoundWeights(slots, table)
+    return BoundWeights(slots, table, binder.copies)
 
 
 class _Binder:
-    """Looks weights up and collects what does not fit."""
+    """Looks weights up, and collects what does not fit and what had to be copied."""
 
     def __init__(self, plan: RuntimePlan, module: torch.nn.Module, held: Mapping[str, Weight]) -> None:
         self.problems: list[str] = []
+        self.copies: dict[str, int] = {}
         self._plan = plan
         self._held = held
         # Once for all slots: walking the module tree per path would be quadratic for models with many experts.
         self._tensors = dict(_named_tensors(module))
-        self._dtype = getattr(torch, plan.limits.dtype)
 
     def fill(self, slot: SlotPlan) -> Weight | list[Weight]:
-        weights = [weight for path in slot.paths if (weight := self._weight(slot, path)) is not None]
+        weights = [weight for index in range(len(slot.paths)) for weight in self._weights(slot, index)]
         if slot.per_layer:
             return weights
         # A missing global weight is a problem already; the empty list is never used then.
         return weights[0] if weights else []
 
-    def _weight(self, slot: SlotPlan, path: str) -> Weight | None:
-        weight: Weight | None = self._held.get(path)
-        if weight is None:
-            weight = self._tensors.get(path)
+    def _weights(self, slot: SlotPlan, index: int) -> list[Weight]:
+        """The weights of one path: one, or as many as it stacks experts, each a view."""
+        path = slot.paths[index]
+        weight = self._find(path)
+        if weight is None and slot.sources:
+            path = slot.sources[index]
+            weight = self._derived(slot, path)
         if weight is None:
             self.problems.append(f"{path} (slot {slot.slot}) is missing in the loaded model")
+            return []
+        if slot.transform and isinstance(weight, torch.Tensor) and not weight.is_contiguous():
+            weight = self._copied(slot.slot, weight.contiguous())
+        self._check(slot, path, weight)
+        if slot.experts and isinstance(weight, torch.Tensor) and weight.ndim:
+            return list(weight.unbind(0))
+        return [weight]
+
+    def _find(self, path: str) -> Weight | None:
+        weight: Weight | None = self._held.get(path)
+        return self._tensors.get(path) if weight is None else weight
+
+    def _derived(self, slot: SlotPlan, source: str) -> torch.Tensor | None:
+        tensor = self._find(source)
+        transform = TRANSFORMS.get(slot.transform)
+        if transform is None:
+            known = ", ".join(TRANSFORMS)
+            self.problems.append(f"slot {slot.slot}: no transform is called {slot.transform!r}, only {known}")
+        if transform is None or not isinstance(tensor, torch.Tensor):
             return None
-        if tuple(weight.shape) != slot.shape:
-            self.problems.append(
-                f"{path} (slot {slot.slot}) has shape {list(weight.shape)}; the plan expects {list(slot.shape)}"
-            )
-        if weight.dtype != self._dtype:
-            self.problems.append(f"{path} (slot {slot.slot}) has dtype {weight.dtype}; the plan expects {self._dtype}")
+        try:
+            return self._copied(slot.slot, transform(tensor, self._plan))
+        except RuntimeError as error:
+            self.problems.append(f"{source} (slot {slot.slot}) has shape {list(tensor.shape)}: {error}")
+            return None
+
+    def _copied(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        self.copies[name] = self.copies.get(name, 0) + tensor.nbytes
+        return tensor
+
+    def _check(self, slot: SlotPlan, path: str, weight: Weight) -> None:
+        name = f"{path} (slot {slot.slot})"
+        expected = (slot.experts, *slot.shape) if slot.experts else slot.shape
+        if tuple(weight.shape) != expected:
+            self.problems.append(f"{name} has shape {list(weight.shape)}; the plan expects {list(expected)}")
+        allowed = [getattr(torch, self._plan.limits.dtype if d == MODEL_DTYPE else d) for d in slot.dtypes]
+        if weight.dtype not in allowed:
+            expects = " or ".join(map(str, dict.fromkeys(allowed)))
+            self.problems.append(f"{name} has dtype {weight.dtype}; the plan expects {expects}")
         if isinstance(weight, torch.Tensor) and not weight.is_contiguous():
-            self.problems.append(f"{path} (slot {slot.slot}) is not contiguous (strides {list(weight.stride())})")
-        return weight
+            self.problems.append(f"{name} is not contiguous (strides {list(weight.stride())})")
 
     def rope_table(self) -> torch.Tensor | None:
         plan, path = self._plan, self._plan.rope_table
@@ -98,7 +135,8 @@ class _Binder:
         width = plan.runtime_config["rope_head_dim"]
         if table.ndim != 2 or table.shape[1] != width:
             self.problems.append(f"{path} (rotary table) has shape {list(table.shape)}; expected [positions, {width}]")
-        elif any(other.data_ptr() != table.data_ptr() for other in self._tables(path)):
+            return None
+        if any(other.data_ptr() != table.data_ptr() for other in self._tables(path)):
             self.problems.append(
                 f"{path} (rotary table) is not shared by all layers; the runtime reads one table for all of them"
             )
@@ -107,7 +145,7 @@ class _Binder:
                 f"{path} (rotary table) covers {table.shape[0]} positions, but max_model_len is "
                 f"{plan.limits.max_seq_len}: lower max_model_len to {table.shape[0]}"
             )
-        return table
+        return table if plan.attention == "mha" else self._copied("rope_table", complex_table(table))
 
     def _tables(self, path: str) -> Iterator[torch.Tensor]:
         """Every buffer of the decoder that is named like the rotary table."""
@@ -125,15 +163,18 @@ def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]
 
 
 def _uncovered(plan: RuntimePlan, module: torch.nn.Module) -> list[str]:
-    """Parameters of the decoder that no slot holds."""
-    mapped = {path for slot in plan.slots for path in slot.paths}
-    decoder = f"{plan.decoder}."
-    names: Iterable[str] = (name for name, _ in module.named_parameters(remove_duplicate=False))
+    """Parameters of the decoder that no slot holds under any of their names."""
+    mapped = {path for slot in plan.slots for path in (*slot.paths, *slot.sources)}
+    covered: set[int] = set()
+    left: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if name in mapped or any(fnmatchcase(name, pattern) for pattern in plan.ignored):
+            covered.add(id(parameter))
+        elif name.startswith(f"{plan.decoder}."):
+            left.setdefault(id(parameter), name)
     return [
         f"{name} is a parameter of the decoder that no slot of xlite's {plan.spec!r} spec holds; it would be left out "
         "of the computation: map it in the spec, or list it as ignored if it has no effect"
-        for name in names
-        if name.startswith(decoder)
-        and name not in mapped
-        and not any(fnmatchcase(name, pattern) for pattern in plan.ignored)
+        for key, name in left.items()
+        if key not in covered
     ]

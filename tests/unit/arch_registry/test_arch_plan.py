@@ -163,8 +163,8 @@ OTHERS = (
     *("AfmoeForCausalLM", "FalconForCausalLM", "Gemma2ForCausalLM", "Glm4ForCausalLM"),
     *("GlmForCausalLM", "Llama4ForCausalLM", "LlamaForSequenceClassification", "MambaForCausalLM"),
     *("Ministral3ForCausalLM", "MinistralForCausalLM", "Mistral4ForCausalLM", "MixtralForCausalLM"),
-    *("OlmoForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM", "Qwen2MoeForCausalLM"),
-    *("Qwen2VLForConditionalGeneration", "Qwen3", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM"),
+    *("OlmoForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM", "Glm4vForCausalLM"),
+    *("Qwen2VLForConditionalGeneration", "Qwen3", "Qwen3NextForCausalLM"),
     *("Qwen4ForCausalLM", "QwenForCausalLM"),
     *("LlamaXForCausalLM", "LlambaForCausalLM", "MllamaForCausalLM", "Qwen3VForCausalLM", "XLlamaForCausalLM"),
 )

@@ -17,7 +17,7 @@ from arch_registry.parallel import limit_findings
 from arch_registry.scope import Scope
 
 C = FindingCode
-L, M, Q2, Q3 = FAMILIES
+L, M, Q2, Q3, *_ = FAMILIES
 BUDGET = "token budget (from max_num_batched_tokens and max_num_seqs)"
 SINKS = ("attention_sinks", "attention_sink", "attn_sink", "use_attention_sinks", "add_attention_sink_bias")
 

@@ -24,18 +24,18 @@ from arch_registry.dims import Share
 from arch_registry.fields import Fixed
 from arch_registry.runtime_fields import Set
 from arch_registry.slots import Optional, PerLayer, Single, Tied
-from arch_registry.spec import NEEDED_RUNTIME, Inert
+from arch_registry.spec import Inert
 
-FOUR = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+BUILTIN = tuple(sorted(name for spec in BUILTIN_SPECS for name in spec.architectures))
 
 
 def test_builtin_registry_is_new_each_time():
     one, two = builtin_registry(), builtin_registry()
     one.register(replace(llama.SPEC, architectures=("Mine",)), owner="me")
-    assert two.architectures() == FOUR
+    assert two.architectures() == BUILTIN
     assert "Mine" in one
-    assert list(one) == sorted([*FOUR, "Mine"])
-    assert len(one) == 5
+    assert list(one) == sorted([*BUILTIN, "Mine"])
+    assert len(one) == len(BUILTIN) + 1
     assert one.owner("Mine") == "me"
     assert one.get("Nothing") is None
     assert one.owner("Nothing") is None
@@ -110,7 +110,7 @@ def test_specs_that_contradict_themselves(change, says):
     assert isinstance(caught.value, ArchRegistryError)
 
 
-@pytest.mark.parametrize("field", NEEDED_RUNTIME)
+@pytest.mark.parametrize("field", llama.SPEC.needed_runtime())
 def test_a_spec_without_a_field_that_every_model_needs(field):
     runtime = tuple(rule for rule in llama.SPEC.runtime if rule.field != field)
     with pytest.raises(SpecError, match=f"spec 'llama': runtime lacks fields of ModelConfig: {field}$"):

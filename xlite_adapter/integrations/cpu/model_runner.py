@@ -57,7 +57,11 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         with record_packing() as record:
             super().load_model(*args, **kwargs)
         model = self.get_model()
-        self._xlite_weights = bind_weights(self.xlite.plan, model, record.by_path(model))
+        weights = self._xlite_weights = bind_weights(self.xlite.plan, model, record.by_path(model))
+        copies = {**weights.copies, "raw experts": record.expert_bytes}
+        if sum(copies.values()):
+            held = ", ".join(f"{name} {count} bytes" for name, count in copies.items() if count)
+            logger.info("xlite holds weights beside vLLM's own on this rank: %s.", held)
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
         refuse_new_weights("reload_weights")

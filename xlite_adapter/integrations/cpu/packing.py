@@ -1,4 +1,4 @@
-"""Handles on the linear weights that vLLM packs and drops while it loads a model on a CPU."""
+"""Handles on the weights that vLLM packs while it loads a model on a CPU: it drops raw linears and re-packs experts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ from typing import Any, NoReturn
 
 import torch
 from vllm.model_executor.layers import utils as layer_utils
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 
-from xlite_adapter.errors import UnsupportedOperationError
+from xlite_adapter.errors import UnsupportedOperationError, WeightBindingError
 from xlite_adapter.integrations.patching import replaced
 from xlite_adapter.weights import PackedLinear, Weight
 
+# Parameters of a layer of routed experts, [experts, out, in] before they are re-packed.
+_EXPERTS = ("w13_weight", "w2_weight")
+
 
 class PackingRecord:
-    """What vLLM's packing took from the layers of a model: their raw weights, and sometimes their biases."""
+    """What vLLM's packing took from the layers of a model: their raw weights, and sometimes their biases.
+
+    Attributes:
+        expert_bytes: Bytes of raw expert weights that live on beside their re-packed copies.
+    """
 
     def __init__(self) -> None:
         self._weights: dict[torch.nn.Module, PackedLinear] = {}
         self._biases: dict[torch.nn.Module, torch.Tensor] = {}
+        self._experts: dict[torch.nn.Module, dict[str, torch.Tensor]] = {}
+        self.expert_bytes = 0
 
     def add(self, layer: Any, shape: tuple[int, ...], dtype: torch.dtype, bias: torch.Tensor | None) -> None:
         """Record one layer after packing, with the shape and dtype of its weight and the bias that it had before.
@@ -31,14 +41,30 @@ class PackingRecord:
             if bias is not None and layer.bias.dtype != bias.dtype:
                 self._biases[layer] = bias
 
+    def add_experts(self, layer: Any, raw: dict[str, torch.Tensor], samples: dict[str, torch.Tensor]) -> None:
+        """Record the raw experts of one layer after packing, with copies of their first rows from before.
+
+        Raises:
+            WeightBindingError: Packing wrote into the raw weights.
+        """
+        for name, tensor in raw.items():
+            if not torch.equal(tensor[0, 0], samples[name]):
+                problem = f"{name} of {type(layer).__name__} was re-packed in place, so that its raw values are lost"
+                raise WeightBindingError("this version of vLLM", [problem])
+            if getattr(layer, name).data_ptr() != tensor.data_ptr():
+                self.expert_bytes += tensor.nbytes
+        self._experts[layer] = raw
+
     def by_path(self, model: torch.nn.Module) -> dict[str, Weight]:
-        """Dotted parameter path -> packed product or original bias, for the layers of ``model``."""
+        """Dotted parameter path -> packed product, original bias or raw experts, for the layers of ``model``."""
         held: dict[str, Weight] = {}
         for name, layer in model.named_modules(remove_duplicate=False):
             if layer in self._weights:
                 held[f"{name}.weight"] = self._weights[layer]
             if layer in self._biases:
                 held[f"{name}.bias"] = self._biases[layer]
+            for parameter, raw in self._experts.get(layer, {}).items():
+                held[f"{name}.{parameter}"] = raw
         return held
 
 
@@ -69,12 +95,18 @@ def refuse_new_weights(operation: str) -> NoReturn:
 
 @contextmanager
 def record_packing() -> Iterator[PackingRecord]:
-    """Record every linear layer that vLLM packs inside this context.
-
-    vLLM looks ``dispatch_cpu_unquantized_gemm`` up in its module at each call, so replacing the module's attribute
-    reaches all callers; after the call the raw weight is gone, hence its shape and dtype are read before.
-    """
+    """Record every linear layer and every layer of experts that vLLM packs inside this context."""
     record = PackingRecord()
+    with _recorded_linears(record), _recorded_experts(record):
+        yield record
+
+
+@contextmanager
+def _recorded_linears(record: PackingRecord) -> Iterator[None]:
+    """VLLM looks ``dispatch_cpu_unquantized_gemm`` up in its module at each call, so replacing it reaches all callers.
+
+    After the call the raw weight is gone, hence its shape and dtype are read before.
+    """
     pack = layer_utils.dispatch_cpu_unquantized_gemm
 
     def recording(layer: Any, *args: Any, **kwargs: Any) -> None:
@@ -85,4 +117,19 @@ def record_packing() -> Iterator[PackingRecord]:
         record.add(layer, shape, dtype, original_bias)
 
     with replaced(layer_utils, "dispatch_cpu_unquantized_gemm", recording):
-        yield record
+        yield
+
+
+@contextmanager
+def _recorded_experts(record: PackingRecord) -> Iterator[None]:
+    """The tensors from before packing stay raw, while the layer's own parameters become packed ones of one shape."""
+    process = UnquantizedFusedMoEMethod.process_weights_after_loading
+
+    def recording(method: Any, layer: Any) -> None:
+        raw = {name: getattr(layer, name).data for name in _EXPERTS}
+        samples = {name: tensor[0, 0].clone() for name, tensor in raw.items()}
+        process(method, layer)
+        record.add_experts(layer, raw, samples)
+
+    with replaced(UnquantizedFusedMoEMethod, "process_weights_after_loading", recording):
+        yield

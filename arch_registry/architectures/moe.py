@@ -1,0 +1,69 @@
+"""What decoders with experts share, beyond ``dense``: sizes of a rank, ModelConfig, weights of a layer's experts.
+
+A family's fields must provide ``num_experts``, ``num_experts_per_tok``, ``moe_intermediate_size``, ``norm_topk_prob``
+and one of the rules of ``arch_registry.layers``.
+"""
+
+from __future__ import annotations
+
+from arch_registry.architectures import dense
+from arch_registry.compose import in_layers, without
+from arch_registry.dims import Dim, ExpertShare, Product, Share
+from arch_registry.plan import MODEL_DTYPE
+from arch_registry.refusals import AtMost, NotDtype
+from arch_registry.runtime_fields import Const, RuntimeField, Set
+from arch_registry.slots import PerExpert, PerLayer, Slot
+from arch_registry.spec import Inert
+
+DIMS: tuple[Dim, ...] = (
+    *dense.DIMS,
+    ExpertShare("experts_local", "num_experts"),
+    Share("expert_width", "moe_intermediate_size", over="moe_tp"),
+    Product("expert_rows", ("expert_width",), scale=2),
+)
+
+RUNTIME: tuple[RuntimeField, ...] = (
+    *without(dense.RUNTIME, "n_dense_layers", "def_dp_size", "moe_ep_size", "moe_tp_size"),
+    Set("n_dense_layers", "n_dense_layers"),
+    Set("n_routed_experts", "num_experts"),
+    Set("n_act_experts", "num_experts_per_tok"),
+    Set("moe_intermediate_size", "moe_intermediate_size"),
+    Set("norm_topk_prob", "norm_topk_prob"),
+    Set("def_dp_size", "dp"),
+    Set("moe_ep_size", "moe_ep"),
+    Set("moe_tp_size", "moe_tp"),
+    Const("experts_weight_transpose", False),
+    Const("experts_weight_nz", False),
+)
+SOFTMAX = (Const("scoring_func", "ScoringFuncSoftmax"),)
+SIGMOID = (Const("scoring_func", "ScoringFuncSigmoid"),)
+
+EXPERTS = f"{dense.MLP}.experts.routed_experts"
+
+
+ROUTED: tuple[Slot, ...] = (
+    PerLayer(
+        "gate",
+        f"{dense.MLP}.gate.weight",
+        ("num_experts", "hidden_size"),
+        linear=True,
+        where="moe_layers",
+        dtypes=(MODEL_DTYPE, "float32"),
+    ),
+    PerExpert("re_up_gate", f"{EXPERTS}.w13_weight", ("expert_rows", "hidden_size")),
+    PerExpert("re_down", f"{EXPERTS}.w2_weight", ("hidden_size", "expert_width")),
+)
+WEIGHTS: tuple[Slot, ...] = (*in_layers("dense_layers", dense.WEIGHTS, "mlp_up_gate", "mlp_down"), *ROUTED)
+
+REFUSALS = (
+    *dense.REFUSALS,
+    NotDtype("float16", f"The runtime has no float16 kernels for experts; choose --dtype bfloat16. {dense.NATIVELY}"),
+)
+
+# The runtime sorts a token's scores at once, and its kernel holds no more of them.
+SOFTMAX_EXPERTS = AtMost("num_experts", 128, f"The runtime's softmax router sorts no more experts. {dense.NATIVELY}")
+
+INERT = (
+    *dense.INERT,
+    Inert("losses of training", ("router_aux_loss_coef", "output_router_logits", "router_jitter_noise")),
+)
