@@ -59,6 +59,7 @@ class FindingCode(str, Enum):
     SLIDING_WINDOW = "sliding-window"
     SOFT_CAP = "soft-cap"
     # From the engine
+    ATTENTION_BACKEND = "attention-backend"
     CONTEXT_PARALLEL = "context-parallel"
     DUAL_BATCH_OVERLAP = "dual-batch-overlap"
     EPLB = "eplb"

@@ -71,7 +71,7 @@ class Off:
 
 
 @dataclass(frozen=True, slots=True)
-class AtMost:
+class NoMoreThan:
     """A value that other rules have found must not be above ``most``."""
 
     name: str

@@ -10,7 +10,7 @@ from arch_registry.architectures import dense
 from arch_registry.compose import in_layers, without
 from arch_registry.dims import Dim, ExpertShare, Product, Share
 from arch_registry.plan import MODEL_DTYPE
-from arch_registry.refusals import AtMost, NotDtype
+from arch_registry.refusals import NoMoreThan, NotDtype
 from arch_registry.runtime_fields import Const, RuntimeField, Set
 from arch_registry.slots import PerExpert, PerLayer, Slot
 from arch_registry.spec import Inert
@@ -61,7 +61,9 @@ REFUSALS = (
 )
 
 # The runtime sorts a token's scores at once, and its kernel holds no more of them.
-SOFTMAX_EXPERTS = AtMost("num_experts", 128, f"The runtime's softmax router sorts no more experts. {dense.NATIVELY}")
+SOFTMAX_EXPERTS = NoMoreThan(
+    "num_experts", 128, f"The runtime's softmax router sorts no more experts. {dense.NATIVELY}"
+)
 
 INERT = (
     *dense.INERT,

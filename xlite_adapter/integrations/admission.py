@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
+
 from arch_registry import (
     Finding,
     FindingCode,
@@ -42,7 +44,7 @@ def admit(vllm_config: Any, registry: Registry, options: Options) -> PlanResult:
     told = {finding.code for finding in planned.findings}
     # The engine copies some of the model's keys into its own settings: one cause, one finding.
     findings = [finding for finding in engine_findings(vllm_config, options) if finding.code not in told]
-    findings += planned.findings
+    findings += [*planned.findings, *_backend_findings(vllm_config, planned.plan)]
     refused = any(finding.severity is Severity.ERROR for finding in findings)
     return PlanResult(None if refused else planned.plan, tuple(findings))
 
@@ -243,6 +245,22 @@ def _runtime_findings(options: Options, platform: str) -> Iterator[Finding]:
             options.runtime.value,
             "a runtime that can be loaded",
             f"{message[0].upper()}{message[1:]}.",
+        )
+
+
+def _backend_findings(vllm_config: Any, plan: RuntimePlan | None) -> Iterator[Finding]:
+    """On AMX machines vLLM prefers a back end whose latent cache is packed for that instruction set."""
+    if plan is None or plan.attention == "mha" or vllm_config.device_config.device_type != "cpu":
+        return
+    backend = vllm_config.attention_config.backend
+    name = getattr(backend, "name", None)
+    if name != "CPU_MLA" and torch.cpu._is_amx_tile_supported():
+        yield _refuse(
+            FindingCode.ATTENTION_BACKEND,
+            "attention_config.backend",
+            name,
+            "CPU_MLA",
+            "Set --attention-backend CPU_MLA: no other back end can read the cache of the one that vLLM prefers here.",
         )
 
 

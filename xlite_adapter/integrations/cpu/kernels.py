@@ -149,13 +149,3 @@ def _normalised(x_fp32: torch.Tensor, weight: torch.Tensor, eps: float) -> torch
     """
     scale = x_fp32.pow(2).mean(-1, keepdim=True).add_(eps).rsqrt_()
     return (x_fp32 * scale).to(weight.dtype).mul_(weight)
-
-
-def split_kv_cache(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """VLLM's CPU cache [blocks, K, block_size, 2H] as key and value views [blocks, K, block_size, H].
-
-    Inside a (block, head) the first half holds all keys and the second all values: they are not interleaved.
-    """
-    blocks, kv_heads, block_size, double = cache.shape
-    keys, values = cache.view(blocks, kv_heads, 2 * block_size, double // 2).chunk(2, dim=2)
-    return keys, values

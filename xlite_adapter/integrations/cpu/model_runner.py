@@ -20,7 +20,8 @@ from xlite_adapter.config import Options
 from xlite_adapter.forward import BatchTensors, XliteForward
 from xlite_adapter.integrations.admission import make_router, require_plan
 from xlite_adapter.integrations.agreement import Facts, rank_facts, require_agreement
-from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels, split_kv_cache
+from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels
+from xlite_adapter.integrations.cpu.layouts import Rows, kv_layer, rows_of
 from xlite_adapter.integrations.cpu.packing import record_packing, refuse_new_weights
 from xlite_adapter.integrations.serving import XliteServing
 from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, read_facts
@@ -71,7 +72,8 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         # Only now are the block tables final: vLLM may have made new ones for the kernels' block size.
         self.xlite.forward = self._build()
         layers = self.compilation_config.static_forward_context
-        caches = [split_kv_cache(layers[name].kv_cache) for name in self.xlite.plan.layer_names]
+        plan = self.xlite.plan
+        caches = [kv_layer(plan, layers[name].kv_cache) for name in plan.layer_names]
         self.xlite.forward.bind_kv_caches(caches)
 
     def _build(self) -> XliteForward:
@@ -94,6 +96,8 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         return XliteForward(built)
 
     def _attention_isa(self, block_size: int) -> str:
+        if self.xlite.plan.attention != "mha":
+            return ""  # latent attention is computed in torch
         head_dim = self.xlite.plan.runtime_config["head_dim"]
         isa: str = cpu_attn._get_attn_isa(self.dtype, block_size, head_dim, self.cache_config.cache_dtype)
         return isa
@@ -128,12 +132,13 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
             tokens = positions.shape[-1] if positions is not None else 0
             xlite.record(NO_METADATA, BatchFacts(tokens, (), ()))
             return None
-        facts = read_facts(metadata.query_start_loc.tolist(), metadata.seq_lens.tolist(), metadata.num_actual_tokens)
+        rows = rows_of(metadata)
+        facts = read_facts(metadata.query_start_loc.tolist(), rows.seq_lens.tolist(), metadata.num_actual_tokens)
         if xlite.decide(facts).path is not Path.XLITE:
             return None
         assert xlite.forward is not None
         assert positions is not None
-        return xlite.forward(_batch(metadata, facts, input_ids, positions, inputs_embeds), facts)
+        return xlite.forward(_batch(metadata, rows, facts, input_ids, positions, inputs_embeds), facts)
 
     def _attention_metadata(self) -> Any:
         by_layer = get_forward_context().attn_metadata
@@ -149,6 +154,7 @@ def _gather_over_ranks(facts: Facts) -> list[Facts]:
 
 def _batch(
     metadata: Any,
+    rows: Rows,
     facts: BatchFacts,
     input_ids: torch.Tensor | None,
     positions: torch.Tensor,
@@ -161,7 +167,7 @@ def _batch(
         inputs_embeds=None if inputs_embeds is None else inputs_embeds[:tokens],
         positions=positions[:tokens],
         query_start_loc=metadata.query_start_loc[: requests + 1],
-        seq_lens=metadata.seq_lens[:requests],
+        seq_lens=rows.seq_lens[:requests],
         slot_mapping=metadata.slot_mapping[:tokens].to(torch.int32),
-        block_table=metadata.block_table[:requests],
+        block_table=rows.block_table[:requests],
     )
