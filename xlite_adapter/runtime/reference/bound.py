@@ -171,6 +171,7 @@ def _bind_weights(model: Model, config: ModelConfig, rank: int) -> dense.DenseMo
         attention=AttentionShape(
             sizes.heads, sizes.kv_heads, config.head_dim, block_size_of(config), model.embed.dtype
         ),
+        qk_norm_full=config.qk_norm_full,
         tp_rank=rank,
         tp_size=config.def_tp_size,
     )

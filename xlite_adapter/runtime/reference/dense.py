@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from xlite_adapter.runtime.protocol import AttentionShape, Batch, Kernels, LinearWeight
+from xlite_adapter.runtime.reference.qk_norm import norm_whole_qk
 
 
 class Layer(NamedTuple):
@@ -47,6 +48,7 @@ class DenseModel(NamedTuple):
     final_capture: int
     eps: float
     attention: AttentionShape
+    qk_norm_full: bool
     tp_rank: int
     tp_size: int
 
@@ -86,8 +88,11 @@ def run_layers(
             aux_outputs[capture][:tokens].copy_(residual_TD)
         q, k, v = linear(x, w_qkv, b_qkv).split_with_sizes(sizes, dim=1)
         if w_q_norm is not None and w_k_norm is not None:
-            q = rms_norm(q.view(tokens, heads, head_dim), w_q_norm, eps).view(tokens, -1)
-            k = rms_norm(k.view(tokens, kv_heads, head_dim), w_k_norm, eps).view(tokens, -1)
+            if model.qk_norm_full:
+                q, k = norm_whole_qk(kernels, q, k, w_q_norm, w_k_norm, eps, model.tp_size)
+            else:
+                q = rms_norm(q.view(tokens, heads, head_dim), w_q_norm, eps).view(tokens, -1)
+                k = rms_norm(k.view(tokens, kv_heads, head_dim), w_k_norm, eps).view(tokens, -1)
         rope(positions_T, q, k, table_PR, head_dim)
         x = linear(attention(state, q, k, v, kv_layer), w_out, None)
         if reduce is not None:

@@ -16,6 +16,7 @@ import torch
 
 from xlite_adapter.runtime.protocol import Batch, Kernels, LinearWeight
 from xlite_adapter.runtime.reference.dense import DenseModel, Layer
+from xlite_adapter.runtime.reference.qk_norm import norm_whole_qk
 from xlite_adapter.runtime.reference.router import Routing, choose_experts
 
 Reduce = Callable[[torch.Tensor], torch.Tensor] | None
@@ -89,8 +90,11 @@ def _attend(
     qkv = kernels.linear(x_TD, layer.qkv, layer.qkv_bias)
     q, k, v = qkv.split_with_sizes((heads * head_dim, kv_heads * head_dim, kv_heads * head_dim), dim=1)
     if layer.q_norm is not None and layer.k_norm is not None:
-        q = kernels.rms_norm(q.view(-1, heads, head_dim), layer.q_norm, model.eps).flatten(1)
-        k = kernels.rms_norm(k.view(-1, kv_heads, head_dim), layer.k_norm, model.eps).flatten(1)
+        if model.qk_norm_full:
+            q, k = norm_whole_qk(kernels, q, k, layer.q_norm, layer.k_norm, model.eps, model.tp_size)
+        else:
+            q = kernels.rms_norm(q.view(-1, heads, head_dim), layer.q_norm, model.eps).flatten(1)
+            k = kernels.rms_norm(k.view(-1, kv_heads, head_dim), layer.k_norm, model.eps).flatten(1)
     kernels.rope(batch.positions, q, k, table_PR, head_dim)
     return kernels.linear(kernels.attention(state, q, k, v, kv_layer), layer.attn_out, None)
 
