@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from xlite_adapter.runtime.protocol import AttentionShape, Batch, Kernels
-from xlite_adapter.runtime.reference import checks, dense, moe
+from xlite_adapter.runtime.reference import checks, dense, moe, mrope
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.init_checks import block_size_of
 from xlite_adapter.runtime.reference.moe_binding import activations_per_token, bind_feed_forwards
@@ -39,6 +39,9 @@ class BoundModel:
         self._run_layers = dense.run_layers
         if config.n_routed_experts:
             self._run_layers = partial(moe.run_layers, bind_feed_forwards(model, config, rank))
+        self._plane_R: torch.Tensor | None = None
+        if config.mrope_section:
+            self._plane_R = mrope.plane_of_columns(config.mrope_section, config.mrope_interleaved)
         self.limits = _limits(config, self.dense.embed.dtype)
         self._config = config
         self._runtime: Runtime | None = None
@@ -65,6 +68,8 @@ class BoundModel:
         table_PR = checks.check_rope_table(table, limits)
         num_blocks = self._blocks_of(kernels, kv_cache)
         batch = make_batch(attn_meta, tokens, table_PR.shape[0], num_blocks, limits)
+        if self._plane_R is not None:
+            batch, table_PR = mrope.with_own_rows(batch, table_PR, self._plane_R)
         checks.check_hidden_buffer("output", output, tokens, limits)
         if aux_outputs is not None:
             checks.check_aux_outputs(aux_outputs, tokens, limits)
@@ -153,6 +158,7 @@ def _limits(config: ModelConfig, dtype: torch.dtype) -> checks.Limits:
         max_batch_size=config.max_batch_size,
         max_seq_len=config.max_seq_len,
         aux_outputs=len(config.aux_layer_ids),
+        mrope=len(config.mrope_section) > 0,
     )
 
 

@@ -9,7 +9,6 @@ from xlite_adapter.runtime.reference.moe_checks import check_experts, fail
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
     "gated attention output": ("attn_output_gate",),
-    "multimodal rotation": ("mrope_section", "mrope_interleaved"),
     "deepstack inputs": ("deepstack_num_level",),
     "latent attention (MLA)": (
         *("nope_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank"),

@@ -1,4 +1,4 @@
-"""What ``Model.init`` checks in the options of multi-head attention; failures are ValueErrors that name the attribute."""
+"""What ``Model.init`` checks in the options of multi-head attention; each failure is a ValueError that names one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.enums import AttnType
 from xlite_adapter.runtime.reference.moe_checks import fail
+from xlite_adapter.runtime.reference.mrope import PLANES
 
-_OF_MHA = ("qkv_bias", "qk_norm", "qk_norm_full")
+_OF_MHA = ("qkv_bias", "qk_norm", "qk_norm_full", "mrope_section", "mrope_interleaved")
 
 
 def check_belongs_to_mha(config: ModelConfig) -> None:
@@ -33,3 +34,19 @@ def check_mha(config: ModelConfig) -> None:
         )
     if config.qk_norm_full and not config.qk_norm:
         fail("qk_norm_full", True, "it says how qk_norm is done, and qk_norm is False")
+    _check_mrope(config)
+
+
+def _check_mrope(config: ModelConfig) -> None:
+    section, pairs = config.mrope_section, config.rope_head_dim // 2
+    if not section:
+        if config.mrope_interleaved:
+            fail("mrope_interleaved", True, "it says how mrope_section is laid out, which is empty")
+        return
+    if len(section) != PLANES or min(section) < 0:
+        fail("mrope_section", section, "expected three counts of pairs: for time, height and width")
+    if sum(section) != pairs:
+        fail("mrope_section", section, f"expected a sum of rope_head_dim / 2 = {pairs}, got {sum(section)}")
+    # Height takes the pairs 1, 4, 7, ..., width the pairs 2, 5, 8, ...: as many as the section says must exist.
+    if config.mrope_interleaved and any(PLANES * (section[plane] - 1) + plane >= pairs for plane in (1, 2)):
+        fail("mrope_section", section, f"interleaved, {pairs} pairs have no room for so many of height or width")

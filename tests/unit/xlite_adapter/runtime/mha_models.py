@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from types import SimpleNamespace
 
 import torch
-from moe_models import make_moe_model, randomised
-from reference_models import SIZES, Harness, shard
+from moe_models import EXPERTS, make_moe_model, randomised
+from reference_models import SIZES, Harness, make_model, shard
 
 from xlite_adapter.runtime import reference as xl
 
@@ -58,3 +59,56 @@ def make_minimax(hf, rank: int = 0, ep: int = 1, moe_tp: int = 1, dtype=torch.fl
 
 def minimax_harness(hf, dtype=torch.float32) -> Harness:
     return Harness(hf, dtype=dtype, overrides=minimax_fields(hf), model=make_minimax(hf, dtype=dtype))
+
+
+VL_FAMILIES = {  # (module's prefix, model class, what its config adds)
+    "qwen3_vl": ("Qwen3VLText", {"head_dim": 128, "mrope_section": [24, 20, 20]}),
+    "qwen3_vl_moe": ("Qwen3VLMoeText", {"head_dim": 128, "mrope_section": [24, 20, 20], **EXPERTS}),
+    "qwen2_5_vl": ("Qwen2_5_VLText", {"head_dim": None, "mrope_section": [8, 12, 12]}),
+}
+
+
+@lru_cache
+def vl_model(family: str):
+    """The text part of a vision-language model, with the shape of a causal model: config, model, lm_head."""
+    import transformers
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLTextModel
+
+    prefix, changes = VL_FAMILIES[family]
+    section = changes["mrope_section"]
+    sizes = {k: v for k, v in {**SIZES, **changes}.items() if v is not None and k != "mrope_section"}
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": section}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{prefix}Config")(
+        **sizes, rope_parameters=rope, bos_token_id=None, eos_token_id=None
+    )
+    model_class = getattr(transformers, f"{prefix}Model", Qwen2_5_VLTextModel)
+    model = randomised(model_class(config))
+    head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False).requires_grad_(False)
+    return SimpleNamespace(config=config, model=model, lm_head=head)
+
+
+def vl_fields(family: str, levels: int = 0) -> dict:
+    """What ModelConfig says of one of these families."""
+    fields = {
+        "mrope_section": VL_FAMILIES[family][1]["mrope_section"],
+        "mrope_interleaved": family != "qwen2_5_vl",
+        "qk_norm": family != "qwen2_5_vl",
+        "qkv_bias": family == "qwen2_5_vl",
+        "deepstack_num_level": levels,
+    }
+    if family == "qwen3_vl_moe":
+        fields |= {
+            "n_dense_layers": 0,
+            "n_routed_experts": EXPERTS["num_experts"],
+            "n_act_experts": EXPERTS["num_experts_per_tok"],
+            "moe_intermediate_size": EXPERTS["moe_intermediate_size"],
+            "norm_topk_prob": True,
+        }
+    return fields
+
+
+def vl_harness(family: str, levels: int = 0, **kwargs) -> Harness:
+    hf = vl_model(family)
+    model = make_moe_model(hf) if family == "qwen3_vl_moe" else make_model(hf)
+    return Harness(hf, overrides=vl_fields(family, levels), model=model, **kwargs)
