@@ -42,6 +42,7 @@ class BoundModel:
         self._plane_R: torch.Tensor | None = None
         if config.mrope_section:
             self._plane_R = mrope.plane_of_columns(config.mrope_section, config.mrope_interleaved)
+        self._no_deepstack: tuple[None, ...] = (None,) * config.n_layers
         self.limits = _limits(config, self.dense.embed.dtype)
         self._config = config
         self._runtime: Runtime | None = None
@@ -59,8 +60,12 @@ class BoundModel:
         table: object,
         output: torch.Tensor,
         aux_outputs: Sequence[torch.Tensor] | None,
+        deepstack_input: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Check the batch, compute it, and write the first T rows of ``output``."""
+        """Check the batch, compute it, and write the first T rows of ``output``.
+
+        ``deepstack_input`` comes with embeddings only: ids stand for text, to which nothing is added.
+        """
         limits = self.limits
         kernels = self.kernels_of(rt)
         x = checks.check_embeds(input, limits) if input_is_embeds else checks.check_ids(input, limits)
@@ -73,9 +78,14 @@ class BoundModel:
         checks.check_hidden_buffer("output", output, tokens, limits)
         if aux_outputs is not None:
             checks.check_aux_outputs(aux_outputs, tokens, limits)
+        if input_is_embeds:
+            checks.check_deepstack_input(deepstack_input, tokens, limits)
+        deepstack = (*deepstack_input, *self._no_deepstack[len(deepstack_input) :])
         with torch.no_grad():
             residual_TD = x if input_is_embeds else dense.embed(self.dense, kernels, x)
-            hidden_TD = self._run_layers(self.dense, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs)
+            hidden_TD = self._run_layers(
+                self.dense, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs, deepstack
+            )
             output[:tokens].copy_(hidden_TD)
 
     def run_logits(self, rt: Runtime, hidden: torch.Tensor, indices: torch.Tensor, output: torch.Tensor) -> None:
@@ -159,6 +169,7 @@ def _limits(config: ModelConfig, dtype: torch.dtype) -> checks.Limits:
         max_seq_len=config.max_seq_len,
         aux_outputs=len(config.aux_layer_ids),
         mrope=len(config.mrope_section) > 0,
+        deepstack_levels=config.deepstack_num_level,
     )
 
 

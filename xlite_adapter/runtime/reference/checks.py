@@ -31,6 +31,7 @@ class Limits(NamedTuple):
     max_seq_len: int
     aux_outputs: int
     mrope: bool
+    deepstack_levels: int
 
     @property
     def max_blocks(self) -> int:
@@ -189,3 +190,17 @@ def check_aux_outputs(buffers: Sequence[torch.Tensor], tokens: int, limits: Limi
         raise RuntimeError(f"aux_outputs has {len(buffers)} buffers, aux_layer_ids has {limits.aux_outputs} entries")
     for index, buffer in enumerate(buffers):
         check_hidden_buffer(f"aux_outputs[{index}]", buffer, tokens, limits)
+
+
+def check_deepstack_input(inputs: Sequence[torch.Tensor], tokens: int, limits: Limits) -> None:
+    """One [T, D] in the model's dtype for each of ``deepstack_num_level`` layers, zeros where a token has none."""
+    if len(inputs) != limits.deepstack_levels:
+        raise RuntimeError(
+            f"deepstack_input has {len(inputs)} tensors, deepstack_num_level is {limits.deepstack_levels}; "
+            "pass zeros, or ids to another forward, for a batch of text"
+        )
+    for index, value in enumerate(inputs):
+        value_TD = check_tensor(f"deepstack_input[{index}]", value, limits.dtype, 2)
+        if tuple(value_TD.shape) != (tokens, limits.hidden_size):
+            expected = (tokens, limits.hidden_size)
+            raise RuntimeError(f"deepstack_input[{index}]: expected shape {expected}, got {tuple(value_TD.shape)}")

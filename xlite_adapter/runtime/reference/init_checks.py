@@ -9,7 +9,6 @@ from xlite_adapter.runtime.reference.moe_checks import check_experts, fail
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
     "gated attention output": ("attn_output_gate",),
-    "deepstack inputs": ("deepstack_num_level",),
     "latent attention (MLA)": (
         *("nope_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank"),
         *("mla_wuv_weight_nz", "mla_wukt_weight_nz"),
@@ -54,6 +53,9 @@ def check_config(config: ModelConfig, rank: int) -> None:
     _check_divisions(config)
     check_mha(config)
     _check_aux_layer_ids(config)
+    if not 0 <= config.deepstack_num_level <= config.n_layers:
+        expected = f"expected 0 to n_layers {config.n_layers}: one input for each of the first layers"
+        fail("deepstack_num_level", config.deepstack_num_level, expected)
 
 
 def _check_unsupported(config: ModelConfig) -> None:

@@ -54,13 +54,15 @@ def run_layers(
     kv_cache: Sequence[Sequence[torch.Tensor]],
     table_PR: torch.Tensor,
     aux_outputs: Sequence[torch.Tensor] | None,
+    deepstack: Sequence[torch.Tensor | None],
 ) -> torch.Tensor:
     """As ``dense.run_layers``, with one of ``feed_forwards`` per layer in place of its ``gate_up`` and ``down``."""
     reduce = kernels.all_reduce if model.tp_size > 1 else None
     captures = None if aux_outputs is None else [buffer[: batch.tokens] for buffer in aux_outputs]
     state = kernels.begin(batch, model.attention)
     x = kernels.rms_norm(residual_TD, model.first_norm, model.eps)
-    for layer, feed_forward, kv_layer in zip(model.layers, feed_forwards, kv_cache, strict=True):
+    each = zip(model.layers, feed_forwards, kv_cache, deepstack, strict=True)
+    for layer, feed_forward, kv_layer, extra_TD in each:
         if captures is not None and layer.capture >= 0:
             captures[layer.capture].copy_(residual_TD)
         x = _attend(model, layer, kernels, x, batch, state, kv_layer, table_PR)
@@ -69,6 +71,8 @@ def run_layers(
             x = _mixture(feed_forward, kernels, reduce, x)
         else:
             x = _reduced(reduce, _mlp(feed_forward, kernels, x))
+        if extra_TD is not None:
+            x = x + extra_TD
         x = kernels.add_rms_norm(x, residual_TD, layer.next_norm, model.eps)
     if captures is not None and model.final_capture >= 0:
         captures[model.final_capture].copy_(residual_TD)

@@ -112,3 +112,31 @@ def vl_harness(family: str, levels: int = 0, **kwargs) -> Harness:
     hf = vl_model(family)
     model = make_moe_model(hf) if family == "qwen3_vl_moe" else make_model(hf)
     return Harness(hf, overrides=vl_fields(family, levels), model=model, **kwargs)
+
+
+def planes_of(length: int, seed: int = 0) -> torch.Tensor:
+    """Positions [3, length] of a text with one picture: equal in the text, running over a grid within the picture."""
+    first, rows, columns = 5 + seed, 3, 4
+    grid = torch.arange(rows * columns)
+    picture = torch.stack([torch.zeros_like(grid), grid // columns, grid % columns]) + first
+    after = torch.arange(length - first - rows * columns) + first + max(rows, columns)
+    text = lambda positions: positions.expand(3, -1)  # noqa: E731
+    return torch.cat([text(torch.arange(first)), picture, text(after)], dim=1)
+
+
+def mrope_inputs(harness, steps, planes):
+    """(ids, AttnMeta) of the next tokens of each sequence, with positions [3, T] from each one's planes."""
+    ids, _, v1 = harness.inputs(steps)
+    v1.positions = torch.cat([planes[id(s)][:, s.cached : s.cached + n] for s, n in steps], dim=1)
+    return ids, v1
+
+
+def hidden_of(hf, ids, planes):
+    """transformers' hidden states after the final norm, [T, D]."""
+    with torch.no_grad():
+        return hf.model(torch.tensor([ids]), position_ids=planes[:, None]).last_hidden_state[0]
+
+
+def equal_planes(length, seed):
+    """Positions of a text."""
+    return torch.arange(length).expand(3, -1)

@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from mha_models import VL_FAMILIES, vl_fields, vl_harness, vl_model
+from mha_models import (
+    VL_FAMILIES,
+    equal_planes,
+    hidden_of,
+    mrope_inputs,
+    planes_of,
+    vl_fields,
+    vl_harness,
+    vl_model,
+)
 from reference_models import Comparison, hf_model, make_config, make_model, rope_table
 
 from xlite_adapter.runtime import reference as xl
@@ -10,23 +19,6 @@ from xlite_adapter.runtime.protocol import Batch
 from xlite_adapter.runtime.reference.mrope import plane_of_columns, with_own_rows
 
 BOUND = 1e-4
-
-
-def planes_of(length: int, seed: int = 0) -> torch.Tensor:
-    """Positions [3, length] of a text with one picture: equal in the text, running over a grid within the picture."""
-    first, rows, columns = 5 + seed, 3, 4
-    grid = torch.arange(rows * columns)
-    picture = torch.stack([torch.zeros_like(grid), grid // columns, grid % columns]) + first
-    after = torch.arange(length - first - rows * columns) + first + max(rows, columns)
-    text = lambda positions: positions.expand(3, -1)  # noqa: E731
-    return torch.cat([text(torch.arange(first)), picture, text(after)], dim=1)
-
-
-def mrope_inputs(harness, steps, planes):
-    """(ids, AttnMeta) of the next tokens of each sequence, with positions [3, T] from each one's planes."""
-    ids, _, v1 = harness.inputs(steps)
-    v1.positions = torch.cat([planes[id(s)][:, s.cached : s.cached + n] for s, n in steps], dim=1)
-    return ids, v1
 
 
 def run_ids(harness, planes_of_sequence=planes_of):
@@ -44,11 +36,6 @@ def run_ids(harness, planes_of_sequence=planes_of):
     return [(s, planes[id(s)], torch.cat(collected[id(s)])) for s in (a, b)]
 
 
-def hidden_of(hf, ids, planes):
-    with torch.no_grad():
-        return hf.model(torch.tensor([ids]), position_ids=planes[:, None]).last_hidden_state[0]
-
-
 @pytest.mark.parametrize("family", VL_FAMILIES)
 def test_batches_equal_transformers(family):
     hf, comparison = vl_model(family), Comparison()
@@ -57,10 +44,6 @@ def test_batches_equal_transformers(family):
         assert hidden.shape[0] == seen
         comparison.check(hidden, hidden_of(hf, sequence.ids[:seen], planes[:, :seen]), BOUND)
     print(f"\n{family}: largest difference from transformers: {comparison.largest:.2e}")
-
-
-def equal_planes(length, seed):
-    return torch.arange(length).expand(3, -1)
 
 
 @pytest.mark.parametrize("family", VL_FAMILIES)
