@@ -62,10 +62,7 @@ class BoundModel:
         aux_outputs: Sequence[torch.Tensor] | None,
         deepstack_input: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Check the batch, compute it, and write the first T rows of ``output``.
-
-        ``deepstack_input`` comes with embeddings only: ids stand for text, to which nothing is added.
-        """
+        """Check the batch, compute it, and write the first T rows of ``output``."""
         limits = self.limits
         kernels = self.kernels_of(rt)
         x = checks.check_embeds(input, limits) if input_is_embeds else checks.check_ids(input, limits)
@@ -78,8 +75,7 @@ class BoundModel:
         checks.check_hidden_buffer("output", output, tokens, limits)
         if aux_outputs is not None:
             checks.check_aux_outputs(aux_outputs, tokens, limits)
-        if input_is_embeds:
-            checks.check_deepstack_input(deepstack_input, tokens, limits)
+        checks.check_deepstack_input(deepstack_input, input_is_embeds, tokens, limits)
         deepstack = (*deepstack_input, *self._no_deepstack[len(deepstack_input) :])
         with torch.no_grad():
             residual_TD = x if input_is_embeds else dense.embed(self.dense, kernels, x)

@@ -192,15 +192,21 @@ def check_aux_outputs(buffers: Sequence[torch.Tensor], tokens: int, limits: Limi
         check_hidden_buffer(f"aux_outputs[{index}]", buffer, tokens, limits)
 
 
-def check_deepstack_input(inputs: Sequence[torch.Tensor], tokens: int, limits: Limits) -> None:
-    """One [T, D] in the model's dtype for each of ``deepstack_num_level`` layers, zeros where a token has none."""
+def check_deepstack_input(inputs: Sequence[torch.Tensor], with_embeds: bool, tokens: int, limits: Limits) -> None:
+    """One [T, D] in the model's dtype for each of ``deepstack_num_level`` layers, zeros where a token has none.
+
+    The compiled runtime takes them with embeddings only. Given ids it adds those of an earlier batch, or fails.
+    """
+    if limits.deepstack_levels and not with_embeds:
+        levels = f"the model has deepstack_num_level {limits.deepstack_levels}"
+        raise RuntimeError(f"input holds ids, but {levels}: pass embeddings and deepstack_input, zeros for text")
     if len(inputs) != limits.deepstack_levels:
         raise RuntimeError(
             f"deepstack_input has {len(inputs)} tensors, deepstack_num_level is {limits.deepstack_levels}; "
-            "pass zeros, or ids to another forward, for a batch of text"
+            "pass zeros for a batch of text"
         )
     for index, value in enumerate(inputs):
         value_TD = check_tensor(f"deepstack_input[{index}]", value, limits.dtype, 2)
-        if tuple(value_TD.shape) != (tokens, limits.hidden_size):
-            expected = (tokens, limits.hidden_size)
+        expected = (tokens, limits.hidden_size)
+        if tuple(value_TD.shape) != expected:
             raise RuntimeError(f"deepstack_input[{index}]: expected shape {expected}, got {tuple(value_TD.shape)}")

@@ -9,6 +9,8 @@ from xlite_adapter.runtime.reference.enums import AttnType
 from xlite_adapter.runtime.reference.moe_checks import fail
 from xlite_adapter.runtime.reference.mrope import PLANES
 
+# The compiled runtime tells its kernel which pairs are of height and of width in one 64-bit mask each.
+_MASK_BITS = 64
 _OF_MHA = ("qkv_bias", "qk_norm", "qk_norm_full", "mrope_section", "mrope_interleaved")
 
 
@@ -45,6 +47,8 @@ def _check_mrope(config: ModelConfig) -> None:
         return
     if len(section) != PLANES or min(section) < 0:
         fail("mrope_section", section, "expected three counts of pairs: for time, height and width")
+    if pairs > _MASK_BITS:
+        fail("rope_head_dim", config.rope_head_dim, f"mrope_section needs at most {2 * _MASK_BITS}")
     if sum(section) != pairs:
         fail("mrope_section", section, f"expected a sum of rope_head_dim / 2 = {pairs}, got {sum(section)}")
     # Height takes the pairs 1, 4, 7, ..., width the pairs 2, 5, 8, ...: as many as the section says must exist.

@@ -165,7 +165,7 @@ class Model(CheckedAttributes):
         """As ``forward``, but ``input`` holds embeddings, model dtype [T, D], and is OVERWRITTEN with the residual.
 
         ``deepstack_input`` has ``deepstack_num_level`` tensors, model dtype [T, D]: entry i is added to the output of
-        layer i. None may be left out; for text they are zeros, or the ids go to ``forward``, which adds nothing.
+        layer i. None may be left out, for text they are zeros. Such a model takes no ids.
         """
         bound = self._ready("forward_with_inputs_embeds")
         _refuse_hashing(input_ids)

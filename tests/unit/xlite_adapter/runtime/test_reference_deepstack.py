@@ -58,26 +58,14 @@ def embeds_step(harness, steps, deepstack=None, aux=None):
     return list(out.split([n for _, n in steps]))
 
 
-def ids_step(harness, requests):
-    """One token of text for each request, by ids."""
-    steps = [(r.sequence, 1) for r in requests]
-    ids, meta = mrope_inputs(harness, steps, {id(r.sequence): r.planes for r in requests})
-    out = harness.output(len(ids))
-    harness.model.forward(harness.runtime, ids, meta, harness.cache, harness.table, out)
-    for request in requests:
-        request.sequence.cached += 1
-    return list(out.split(1))
-
-
 @pytest.mark.parametrize("levels", [1, 2, 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_batches_equal_transformers(family, levels):
-    """The picture is cut by the chunks; decode steps go by embeddings with zeros, and by ids."""
+    """The picture is cut by the chunks; decode steps are text, with zeros."""
     hf, harness, comparison = vl_model(family), vl_harness(family, levels), Comparison()
     a, b = Request(harness, 40, 1, levels), Request(harness, 45, 2, levels)
-    collected = [embeds_step(harness, steps) for steps in ([(a, 10), (b, 9)], [(a, 23), (b, 30)])]
-    for _ in range(3):
-        collected += [embeds_step(harness, [(a, 1), (b, 1)]), ids_step(harness, [a, b])]
+    batches = [[(a, 10), (b, 9)], [(a, 23), (b, 30)], *[[(a, 1), (b, 1)]] * 5]
+    collected = [embeds_step(harness, steps) for steps in batches]
     for request, hidden in zip((a, b), zip(*collected, strict=True), strict=True):
         assert request.sequence.cached == sum(map(len, hidden))
         comparison.check(torch.cat(hidden), request.expected(hf), BOUND)
@@ -104,18 +92,18 @@ def test_captures_have_it(family):
 
 
 def test_zeros_are_nothing():
-    """Text: the same bits by embeddings with zeros as by ids."""
-    harness = vl_harness("qwen3_vl", 3)
-    request, again = Request(harness, 20, 1, 0), Request(harness, 20, 1, 0)
-    for r in (request, again):
-        r.planes = equal_planes(20, 0)
-        r.embeds = harness.hf.model.embed_tokens(torch.tensor(r.sequence.ids)).clone()
+    """The same bits as a model without deepstack levels, given ids."""
+    harness, plain = vl_harness("qwen3_vl", 3), vl_harness("qwen3_vl")
+    request = Request(harness, 20, 1, 0)
+    request.planes = equal_planes(20, 0)
+    request.embeds = harness.hf.model.embed_tokens(torch.tensor(request.sequence.ids)).clone()
     (by_embeds,) = embeds_step(harness, [(request, 20)], [torch.zeros(20, 256)] * 3)
-    ids, meta = mrope_inputs(harness, [(again.sequence, 20)], {id(again.sequence): again.planes})
-    by_ids = harness.output(20)
-    harness.model.forward(harness.runtime, ids, meta, harness.cache, harness.table, by_ids)
+    same = plain.sequence(20, 1)
+    ids, meta = mrope_inputs(plain, [(same, 20)], {id(same): request.planes})
+    by_ids = plain.output(20)
+    plain.model.forward(plain.runtime, ids, meta, plain.cache, plain.table, by_ids)
     assert torch.equal(by_embeds, by_ids)
-    assert (by_ids - hidden_of(harness.hf, again.sequence.ids, again.planes)).abs().max() < BOUND
+    assert (by_ids - hidden_of(plain.hf, same.ids, request.planes)).abs().max() < BOUND
 
 
 class Doubling(TorchKernels):
@@ -147,7 +135,7 @@ def test_added_once_over_ranks(version):
 @pytest.mark.parametrize(
     ("deepstack", "message"),
     [
-        ([], "deepstack_input has 0 tensors, deepstack_num_level is 2; pass zeros, or ids to another forward"),
+        ([], "deepstack_input has 0 tensors, deepstack_num_level is 2; pass zeros for a batch of text"),
         ([torch.zeros(4, 256)], "deepstack_input has 1 tensors, deepstack_num_level is 2"),
         ([torch.zeros(4, 256)] * 3, "deepstack_input has 3 tensors, deepstack_num_level is 2"),
         (
@@ -170,6 +158,15 @@ def test_refused_inputs(deepstack, message, version):
     with pytest.raises(RuntimeError, match=message):
         getattr(harness.model, method)(harness.runtime, embeds, *arguments, deepstack_input=deepstack)
     assert (embeds == 1).all(), "the input was overwritten by a refused batch"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_ids_are_refused(version):
+    """The compiled runtime adds the deepstack inputs of the last batch of embeddings to a batch of ids."""
+    harness = Harness(hf_model("llama"), overrides={"deepstack_num_level": 2})
+    message = "input holds ids, but the model has deepstack_num_level 2: pass embeddings and deepstack_input, zeros"
+    with pytest.raises(RuntimeError, match=message):
+        harness.step([(harness.sequence(4), 4)], version)
 
 
 @pytest.mark.parametrize("levels", [-1, 4])

@@ -102,6 +102,21 @@ def test_planes(section, interleaved, planes):
 
 
 @pytest.mark.parametrize(
+    ("section", "interleaved", "height", "width"),
+    [
+        ([24, 20, 20], True, 0x0492492492492492, 0x0924924924924924),
+        ([24, 20, 20], False, 0x00000FFFFF000000, 0xFFFFF00000000000),
+        ([16, 24, 24], False, 0x000000FFFFFF0000, 0xFFFFFF0000000000),
+    ],
+)
+def test_planes_are_the_masks_of_the_compiled_runtime(section, interleaved, height, width):
+    """What xlite 0.2.0rc4 hands its kernel: a bit for each pair that reads height, and for each that reads width."""
+    planes = plane_of_columns(section, interleaved)[:64].tolist()
+    assert sum(1 << pair for pair, plane in enumerate(planes) if plane == 1) == height
+    assert sum(1 << pair for pair, plane in enumerate(planes) if plane == 2) == width
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"mrope_section": [16, 16]}, r"mrope_section is \(16, 16\): expected three counts of pairs"),
@@ -115,6 +130,10 @@ def test_planes(section, interleaved, planes):
             "mrope_section is .*: interleaved, 32 pairs have no",
         ),
         ({"mrope_section": [10, 11, 11], "mrope_interleaved": True}, "mrope_section is .*: interleaved, 32 pairs have"),
+        (
+            {"mrope_section": [44, 43, 43], "head_dim": 260, "rope_head_dim": 260},
+            "rope_head_dim is 260: mrope_section needs at most 128",
+        ),
         ({"mrope_section": [12, 10, 10], "attn_type": xl.AttnDSA}, "mrope_section is .*: attn_type AttnDSA has no use"),
     ],
 )
