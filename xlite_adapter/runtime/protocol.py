@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     """Checked metadata of one forward; T tokens, B requests, W width of the block table.
 
     ``lens`` [B], ``cached_lens`` [B], ``query_start_loc`` [B + 1], ``block_table`` [B, W] and ``slots`` [T] are int32,
-    ``positions`` [T] is int64.
+    ``positions`` [T] is int64 and counts rows of the rotary table that comes with the batch.
     """
 
     tokens: int

@@ -24,6 +24,10 @@ def from_v2(meta: object, tokens: int, rope_rows: int, num_blocks: int, limits: 
     """
     if not isinstance(meta, AttnMetaV2):
         raise RuntimeError(f"attn_meta must be an AttnMetaV2, got {type(meta).__name__}")
+    if limits.mrope:
+        raise RuntimeError(
+            "attn_meta is an AttnMetaV2, and the model has mrope_section: its positions need an AttnMeta"
+        )
     lens_B, lens = _lengths(meta, "lens")
     cached_lens_B, cached_lens = _lengths(meta, "cached_lens")
     contexts = checks.check_lengths(lens, cached_lens, tokens, limits)
@@ -47,12 +51,12 @@ def from_v1(meta: object, tokens: int, rope_rows: int, num_blocks: int, limits: 
         raise RuntimeError(f"attn_meta must be an AttnMeta, got {type(meta).__name__}")
     lens, cached_lens = meta.lens, meta.cached_lens
     contexts = checks.check_lengths(lens, cached_lens, tokens, limits)
-    positions_T = checks.check_positions(_field(meta, "positions"), tokens, rope_rows)
+    positions = checks.check_positions(_field(meta, "positions"), tokens, rope_rows, limits.mrope)
     table_BW = _table_from_lists(meta.block_tables_cpu, contexts, limits.block_size, num_blocks)
     lens_B, cached_lens_B = _int32(lens), _int32(cached_lens)
     starts = _int32(list(accumulate(lens, initial=0)))
     slots_T = _slots_from_table(lens_B, cached_lens_B, starts, table_BW, limits.block_size)
-    return Batch(tokens, lens_B, cached_lens_B, starts, table_BW, slots_T, positions_T)
+    return Batch(tokens, lens_B, cached_lens_B, starts, table_BW, slots_T, positions)
 
 
 def _field(meta: AttnMeta | AttnMetaV2, name: str) -> object:

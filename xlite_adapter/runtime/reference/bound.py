@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from xlite_adapter.runtime.protocol import AttentionShape, Batch, Kernels
-from xlite_adapter.runtime.reference import checks, dense, moe
+from xlite_adapter.runtime.reference import checks, dense, moe, mrope
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.init_checks import block_size_of
 from xlite_adapter.runtime.reference.moe_binding import activations_per_token, bind_feed_forwards
@@ -39,6 +39,10 @@ class BoundModel:
         self._run_layers = dense.run_layers
         if config.n_routed_experts:
             self._run_layers = partial(moe.run_layers, bind_feed_forwards(model, config, rank))
+        self._plane_R: torch.Tensor | None = None
+        if config.mrope_section:
+            self._plane_R = mrope.plane_of_columns(config.mrope_section, config.mrope_interleaved)
+        self._no_deepstack: tuple[None, ...] = (None,) * config.n_layers
         self.limits = _limits(config, self.dense.embed.dtype)
         self._config = config
         self._runtime: Runtime | None = None
@@ -56,6 +60,7 @@ class BoundModel:
         table: object,
         output: torch.Tensor,
         aux_outputs: Sequence[torch.Tensor] | None,
+        deepstack_input: Sequence[torch.Tensor] = (),
     ) -> None:
         """Check the batch, compute it, and write the first T rows of ``output``."""
         limits = self.limits
@@ -65,12 +70,18 @@ class BoundModel:
         table_PR = checks.check_rope_table(table, limits)
         num_blocks = self._blocks_of(kernels, kv_cache)
         batch = make_batch(attn_meta, tokens, table_PR.shape[0], num_blocks, limits)
+        if self._plane_R is not None:
+            batch, table_PR = mrope.with_own_rows(batch, table_PR, self._plane_R)
         checks.check_hidden_buffer("output", output, tokens, limits)
         if aux_outputs is not None:
             checks.check_aux_outputs(aux_outputs, tokens, limits)
+        checks.check_deepstack_input(deepstack_input, input_is_embeds, tokens, limits)
+        deepstack = (*deepstack_input, *self._no_deepstack[len(deepstack_input) :])
         with torch.no_grad():
             residual_TD = x if input_is_embeds else dense.embed(self.dense, kernels, x)
-            hidden_TD = self._run_layers(self.dense, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs)
+            hidden_TD = self._run_layers(
+                self.dense, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs, deepstack
+            )
             output[:tokens].copy_(hidden_TD)
 
     def run_logits(self, rt: Runtime, hidden: torch.Tensor, indices: torch.Tensor, output: torch.Tensor) -> None:
@@ -153,6 +164,8 @@ def _limits(config: ModelConfig, dtype: torch.dtype) -> checks.Limits:
         max_batch_size=config.max_batch_size,
         max_seq_len=config.max_seq_len,
         aux_outputs=len(config.aux_layer_ids),
+        mrope=len(config.mrope_section) > 0,
+        deepstack_levels=config.deepstack_num_level,
     )
 
 
@@ -171,6 +184,7 @@ def _bind_weights(model: Model, config: ModelConfig, rank: int) -> dense.DenseMo
         attention=AttentionShape(
             sizes.heads, sizes.kv_heads, config.head_dim, block_size_of(config), model.embed.dtype
         ),
+        qk_norm_full=config.qk_norm_full,
         tp_rank=rank,
         tp_size=config.def_tp_size,
     )

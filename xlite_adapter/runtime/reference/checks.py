@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 
+from xlite_adapter.runtime.reference.mrope import PLANES
+
 
 class Limits(NamedTuple):
     """Sizes that every batch of a model is checked against."""
@@ -28,6 +30,8 @@ class Limits(NamedTuple):
     max_batch_size: int
     max_seq_len: int
     aux_outputs: int
+    mrope: bool
+    deepstack_levels: int
 
     @property
     def max_blocks(self) -> int:
@@ -125,13 +129,17 @@ def check_block_ids(
                 raise RuntimeError(f"{name}[{row}][{column}] is block {block}, the cache has {num_blocks} blocks")
 
 
-def check_positions(positions: object, tokens: int, rope_rows: int) -> torch.Tensor:
-    """``positions`` is int64 [T] within the rotary table."""
-    positions_T = check_tensor("attn_meta.positions", positions, torch.int64, 1)
-    if positions_T.shape[0] != tokens:
-        raise RuntimeError(f"attn_meta.positions has {positions_T.shape[0]} entries, the input has {tokens} tokens")
-    check_range("attn_meta.positions", positions_T, rope_rows, f"freqs_cis has {rope_rows} rows")
-    return positions_T
+def check_positions(positions: object, tokens: int, rope_rows: int, mrope: bool = False) -> torch.Tensor:
+    """``positions`` is int64 within the rotary table: [T], or [3, T] for a model with ``mrope_section``."""
+    name = "attn_meta.positions"
+    if mrope and (not isinstance(positions, torch.Tensor) or positions.dim() != 2 or positions.shape[0] != PLANES):
+        got = f"shape {tuple(positions.shape)}" if isinstance(positions, torch.Tensor) else type(positions).__name__
+        raise RuntimeError(f"{name} must be [3, tokens], as the model has mrope_section, got {got}")
+    positions = check_tensor(name, positions, torch.int64, 2 if mrope else 1)
+    if positions.shape[-1] != tokens:
+        raise RuntimeError(f"{name} has {positions.shape[-1]} entries, the input has {tokens} tokens")
+    check_range(name, positions, rope_rows, f"freqs_cis has {rope_rows} rows")
+    return positions
 
 
 def check_token_count(tokens: int, limits: Limits) -> None:
@@ -182,3 +190,23 @@ def check_aux_outputs(buffers: Sequence[torch.Tensor], tokens: int, limits: Limi
         raise RuntimeError(f"aux_outputs has {len(buffers)} buffers, aux_layer_ids has {limits.aux_outputs} entries")
     for index, buffer in enumerate(buffers):
         check_hidden_buffer(f"aux_outputs[{index}]", buffer, tokens, limits)
+
+
+def check_deepstack_input(inputs: Sequence[torch.Tensor], with_embeds: bool, tokens: int, limits: Limits) -> None:
+    """One [T, D] in the model's dtype for each of ``deepstack_num_level`` layers, zeros where a token has none.
+
+    The compiled runtime takes them with embeddings only. Given ids it adds those of an earlier batch, or fails.
+    """
+    if limits.deepstack_levels and not with_embeds:
+        levels = f"the model has deepstack_num_level {limits.deepstack_levels}"
+        raise RuntimeError(f"input holds ids, but {levels}: pass embeddings and deepstack_input, zeros for text")
+    if len(inputs) != limits.deepstack_levels:
+        raise RuntimeError(
+            f"deepstack_input has {len(inputs)} tensors, deepstack_num_level is {limits.deepstack_levels}; "
+            "pass zeros for a batch of text"
+        )
+    for index, value in enumerate(inputs):
+        value_TD = check_tensor(f"deepstack_input[{index}]", value, limits.dtype, 2)
+        expected = (tokens, limits.hidden_size)
+        if tuple(value_TD.shape) != expected:
+            raise RuntimeError(f"deepstack_input[{index}]: expected shape {expected}, got {tuple(value_TD.shape)}")

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from xlite_adapter.runtime.protocol import AttentionShape, Batch, Kernels, LinearWeight
+from xlite_adapter.runtime.reference.qk_norm import norm_whole_qk
 
 
 class Layer(NamedTuple):
@@ -47,6 +48,7 @@ class DenseModel(NamedTuple):
     final_capture: int
     eps: float
     attention: AttentionShape
+    qk_norm_full: bool
     tp_rank: int
     tp_size: int
 
@@ -70,8 +72,12 @@ def run_layers(
     kv_cache: Sequence[Sequence[torch.Tensor]],
     table_PR: torch.Tensor,
     aux_outputs: Sequence[torch.Tensor] | None,
+    deepstack: Sequence[torch.Tensor | None],
 ) -> torch.Tensor:
-    """Hidden states after the final norm [T, D]; ``residual_TD`` holds the embeddings and is overwritten."""
+    """Hidden states after the final norm [T, D]; ``residual_TD`` holds the embeddings and is overwritten.
+
+    ``deepstack`` has for each layer what is added to its output, [T, D], or None.
+    """
     linear, rms_norm, add_rms_norm = kernels.linear, kernels.rms_norm, kernels.add_rms_norm
     silu_and_mul, rope, attention = kernels.silu_and_mul, kernels.rope, kernels.attention
     reduce = kernels.all_reduce if model.tp_size > 1 else None
@@ -80,14 +86,17 @@ def run_layers(
     tokens, positions_T = batch.tokens, batch.positions
     state = kernels.begin(batch, model.attention)
     x = rms_norm(residual_TD, model.first_norm, eps)
-    for layer, kv_layer in zip(model.layers, kv_cache, strict=True):
+    for layer, kv_layer, extra_TD in zip(model.layers, kv_cache, deepstack, strict=True):
         w_qkv, b_qkv, w_q_norm, w_k_norm, w_out, w_mlp_norm, w_gate_up, w_down, w_next_norm, capture = layer
         if aux_outputs is not None and capture >= 0:
             aux_outputs[capture][:tokens].copy_(residual_TD)
         q, k, v = linear(x, w_qkv, b_qkv).split_with_sizes(sizes, dim=1)
         if w_q_norm is not None and w_k_norm is not None:
-            q = rms_norm(q.view(tokens, heads, head_dim), w_q_norm, eps).view(tokens, -1)
-            k = rms_norm(k.view(tokens, kv_heads, head_dim), w_k_norm, eps).view(tokens, -1)
+            if model.qk_norm_full:
+                q, k = norm_whole_qk(kernels, q, k, w_q_norm, w_k_norm, eps, model.tp_size)
+            else:
+                q = rms_norm(q.view(tokens, heads, head_dim), w_q_norm, eps).view(tokens, -1)
+                k = rms_norm(k.view(tokens, kv_heads, head_dim), w_k_norm, eps).view(tokens, -1)
         rope(positions_T, q, k, table_PR, head_dim)
         x = linear(attention(state, q, k, v, kv_layer), w_out, None)
         if reduce is not None:
@@ -96,6 +105,8 @@ def run_layers(
         x = linear(silu_and_mul(linear(x, w_gate_up, None)), w_down, None)
         if reduce is not None:
             x = reduce(x)
+        if extra_TD is not None:
+            x = x + extra_TD
         x = add_rms_norm(x, residual_TD, w_next_norm, eps)
     if aux_outputs is not None and model.final_capture >= 0:
         aux_outputs[model.final_capture][:tokens].copy_(residual_TD)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.enums import AttnType
+from xlite_adapter.runtime.reference.mha_checks import check_belongs_to_mha, check_mha
 from xlite_adapter.runtime.reference.moe_checks import check_experts, fail
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
-    "normalising the whole of Q and K": ("qk_norm_full",),
     "gated attention output": ("attn_output_gate",),
-    "multimodal rotation": ("mrope_section", "mrope_interleaved"),
-    "deepstack inputs": ("deepstack_num_level",),
     "latent attention (MLA)": (
         *("nope_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank"),
         *("mla_wuv_weight_nz", "mla_wukt_weight_nz"),
@@ -50,12 +46,16 @@ def block_size_of(config: ModelConfig) -> int:
 
 def check_config(config: ModelConfig, rank: int) -> None:
     """Raise ValueError on a config that the reference cannot compute exactly."""
+    check_belongs_to_mha(config)
     _check_unsupported(config)
     _check_sizes(config, rank)
     check_experts(config)
     _check_divisions(config)
-    _check_attention(config)
+    check_mha(config)
     _check_aux_layer_ids(config)
+    if not 0 <= config.deepstack_num_level <= config.n_layers:
+        expected = f"expected 0 to n_layers {config.n_layers}: one input for each of the first layers"
+        fail("deepstack_num_level", config.deepstack_num_level, expected)
 
 
 def _check_unsupported(config: ModelConfig) -> None:
@@ -99,18 +99,6 @@ def _check_divisions(config: ModelConfig) -> None:
         fail("n_kv_heads", config.n_kv_heads, f"expected a multiple or a divisor of def_tp_size {tp}")
     if config.n_heads % config.n_kv_heads:
         fail("n_heads", config.n_heads, f"expected a multiple of n_kv_heads {config.n_kv_heads}")
-
-
-def _check_attention(config: ModelConfig) -> None:
-    rope, head_dim = config.rope_head_dim, config.head_dim
-    if rope > head_dim or rope % 2:
-        fail("rope_head_dim", rope, f"expected an even number, at most head_dim {head_dim}")
-    if config.softmax_scale and not math.isclose(config.softmax_scale, head_dim**-0.5, rel_tol=1e-4):
-        fail(
-            "softmax_scale",
-            config.softmax_scale,
-            f"multi-head attention always scales by head_dim^-0.5 = {head_dim**-0.5}",
-        )
 
 
 def _check_aux_layer_ids(config: ModelConfig) -> None:

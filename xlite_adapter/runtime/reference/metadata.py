@@ -19,7 +19,7 @@ class AttnMeta(CheckedAttributes):
         lens: New tokens of each request [B].
         cached_lens: Tokens of each request that are in the cache already [B].
         block_tables_cpu: Block ids of each request; a row may be longer than needed.
-        positions: int64 [T].
+        positions: int64 [T]; [3, T], rows time, height and width, for a model with ``mrope_section``.
     """
 
     lens: Sequence[int] = ()

@@ -162,10 +162,15 @@ class Model(CheckedAttributes):
         deepstack_input: Sequence[torch.Tensor] = (),
         input_ids: torch.Tensor | None = None,
     ) -> None:
-        """As ``forward``, but ``input`` holds embeddings, model dtype [T, D], and is OVERWRITTEN with the residual."""
+        """As ``forward``, but ``input`` holds embeddings, model dtype [T, D], and is OVERWRITTEN with the residual.
+
+        ``deepstack_input`` has ``deepstack_num_level`` tensors, model dtype [T, D]: entry i is added to the output of
+        layer i. None may be left out, for text they are zeros. Such a model takes no ids.
+        """
         bound = self._ready("forward_with_inputs_embeds")
-        _refuse_extras(deepstack_input, input_ids)
-        bound.run(rt, input, True, batches.from_v1, attn_meta, kv_cache, freqs_cis, output, aux_outputs)
+        _refuse_hashing(input_ids)
+        read = batches.from_v1
+        bound.run(rt, input, True, read, attn_meta, kv_cache, freqs_cis, output, aux_outputs, deepstack_input)
 
     def forward_with_inputs_embeds_v2(
         self,
@@ -182,8 +187,9 @@ class Model(CheckedAttributes):
     ) -> None:
         """As ``forward_with_inputs_embeds``, from tensor metadata; here ``freqs_cis`` is one tensor, not a sequence."""
         bound = self._ready("forward_with_inputs_embeds_v2")
-        _refuse_extras(deepstack_input, input_ids)
-        bound.run(rt, input, True, batches.from_v2, attn_meta, kv_cache, freqs_cis, output, aux_outputs)
+        _refuse_hashing(input_ids)
+        read = batches.from_v2
+        bound.run(rt, input, True, read, attn_meta, kv_cache, freqs_cis, output, aux_outputs, deepstack_input)
 
     def forward_get_logits(
         self,
@@ -264,9 +270,7 @@ def _first_table(freqs_cis: object) -> object:
     return freqs_cis[0]
 
 
-def _refuse_extras(deepstack_input: Sequence[torch.Tensor], input_ids: torch.Tensor | None) -> None:
-    if len(deepstack_input) > 0:
-        raise RuntimeError(f"deepstack_input has {len(deepstack_input)} tensors: the reference does not implement it")
+def _refuse_hashing(input_ids: torch.Tensor | None) -> None:
     if input_ids is not None:
         raise RuntimeError("input_ids is for experts that are routed by hash: the reference does not implement them")
 

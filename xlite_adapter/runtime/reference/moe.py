@@ -16,6 +16,7 @@ import torch
 
 from xlite_adapter.runtime.protocol import Batch, Kernels, LinearWeight
 from xlite_adapter.runtime.reference.dense import DenseModel, Layer
+from xlite_adapter.runtime.reference.qk_norm import norm_whole_qk
 from xlite_adapter.runtime.reference.router import Routing, choose_experts
 
 Reduce = Callable[[torch.Tensor], torch.Tensor] | None
@@ -53,13 +54,15 @@ def run_layers(
     kv_cache: Sequence[Sequence[torch.Tensor]],
     table_PR: torch.Tensor,
     aux_outputs: Sequence[torch.Tensor] | None,
+    deepstack: Sequence[torch.Tensor | None],
 ) -> torch.Tensor:
     """As ``dense.run_layers``, with one of ``feed_forwards`` per layer in place of its ``gate_up`` and ``down``."""
     reduce = kernels.all_reduce if model.tp_size > 1 else None
     captures = None if aux_outputs is None else [buffer[: batch.tokens] for buffer in aux_outputs]
     state = kernels.begin(batch, model.attention)
     x = kernels.rms_norm(residual_TD, model.first_norm, model.eps)
-    for layer, feed_forward, kv_layer in zip(model.layers, feed_forwards, kv_cache, strict=True):
+    each = zip(model.layers, feed_forwards, kv_cache, deepstack, strict=True)
+    for layer, feed_forward, kv_layer, extra_TD in each:
         if captures is not None and layer.capture >= 0:
             captures[layer.capture].copy_(residual_TD)
         x = _attend(model, layer, kernels, x, batch, state, kv_layer, table_PR)
@@ -68,6 +71,8 @@ def run_layers(
             x = _mixture(feed_forward, kernels, reduce, x)
         else:
             x = _reduced(reduce, _mlp(feed_forward, kernels, x))
+        if extra_TD is not None:
+            x = x + extra_TD
         x = kernels.add_rms_norm(x, residual_TD, layer.next_norm, model.eps)
     if captures is not None and model.final_capture >= 0:
         captures[model.final_capture].copy_(residual_TD)
@@ -89,8 +94,11 @@ def _attend(
     qkv = kernels.linear(x_TD, layer.qkv, layer.qkv_bias)
     q, k, v = qkv.split_with_sizes((heads * head_dim, kv_heads * head_dim, kv_heads * head_dim), dim=1)
     if layer.q_norm is not None and layer.k_norm is not None:
-        q = kernels.rms_norm(q.view(-1, heads, head_dim), layer.q_norm, model.eps).flatten(1)
-        k = kernels.rms_norm(k.view(-1, kv_heads, head_dim), layer.k_norm, model.eps).flatten(1)
+        if model.qk_norm_full:
+            q, k = norm_whole_qk(kernels, q, k, layer.q_norm, layer.k_norm, model.eps, model.tp_size)
+        else:
+            q = kernels.rms_norm(q.view(-1, heads, head_dim), layer.q_norm, model.eps).flatten(1)
+            k = kernels.rms_norm(k.view(-1, kv_heads, head_dim), layer.k_norm, model.eps).flatten(1)
     kernels.rope(batch.positions, q, k, table_PR, head_dim)
     return kernels.linear(kernels.attention(state, q, k, v, kv_layer), layer.attn_out, None)
 

@@ -111,13 +111,14 @@ def _attention_slots(config: ModelConfig) -> tuple[Slot, ...]:
     heads, kv_heads, _, _ = rank_sizes(config)
     hidden, head_dim = config.hidden_size, config.head_dim
     qkv = (heads + 2 * kv_heads) * head_dim
+    q_norm, k_norm = (heads * head_dim, kv_heads * head_dim) if config.qk_norm_full else (head_dim, head_dim)
     each = (config.n_layers, "layer")
     return (
         Slot("attn_norm", (hidden,), *each),
         Slot("mha_qkv", (qkv, hidden), *each, linear=True),
         Slot("mha_qkv_bias", (qkv,), *each, unused=_off(config, "qkv_bias")),
-        Slot("mha_q_norm", (head_dim,), *each, unused=_off(config, "qk_norm")),
-        Slot("mha_k_norm", (head_dim,), *each, unused=_off(config, "qk_norm")),
+        Slot("mha_q_norm", (q_norm,), *each, unused=_off(config, "qk_norm")),
+        Slot("mha_k_norm", (k_norm,), *each, unused=_off(config, "qk_norm")),
         Slot("attn_out", (hidden, heads * head_dim), *each, linear=True),
         Slot("mlp_norm", (hidden,), *each),
     )

@@ -40,7 +40,12 @@ def moe_model(family: str, **overrides):
     kwargs = {k: v for k, v in {**SIZES, **changes, **overrides}.items() if v is not None}
     torch.manual_seed(0)
     config = getattr(transformers, f"{prefix}Config")(**kwargs)
-    model = getattr(transformers, f"{prefix}ForCausalLM")(config).eval().requires_grad_(False)
+    return randomised(getattr(transformers, f"{prefix}ForCausalLM")(config))
+
+
+def randomised(model):
+    """The model itself, with norms, biases and routers that are not trivial."""
+    model.eval().requires_grad_(False)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if name.endswith("norm.weight"):
             tensor.add_(torch.randn_like(tensor) * 0.1)
