@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from arch_registry import ArchRegistryError, HfConfig, ParallelShape, Registry
+from arch_registry.checkpoint import folder_findings
 from arch_registry.parallel import DTYPES
 from xlite_adapter.cli import verdict
 from xlite_adapter.cli.output import EXIT_OK, EXIT_UNSUPPORTED, Format, FormatOption, print_json, printing, warn
@@ -48,7 +49,7 @@ def check(path: ConfigPath, tp: Tp = 1, dp: Dp = 1, ep: Ep = 1, output: FormatOp
     and 2 if there is no config.json to read.
     """
     known = registry()
-    found = verdict.check_config(_read(path), known, ParallelShape(tp, dp, ep))
+    found = verdict.check_config(_read(path), known, ParallelShape(tp, dp, ep), folder_findings(path))
     _finish(found, found.to_json(), known, output)
 
 
@@ -80,7 +81,7 @@ def plan(
         max_num_seqs, max_num_batched_tokens, max_model_len, block_size, spec_tokens, full_mode, dtype
     )
     known = registry()
-    found = verdict.plan_config(_read(path), known, ParallelShape(tp, dp, ep), engine)
+    found = verdict.plan_config(_read(path), known, ParallelShape(tp, dp, ep), engine, folder_findings(path))
     _finish(found, found.plan_json(), known, output)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,18 +90,32 @@ class Verdict:
         return found if self.plan is None else {**found, **_plan_json(self.plan)}
 
 
-def check_config(config: HfConfig, registry: Registry, parallel: ParallelShape) -> Verdict:
+def check_config(
+    config: HfConfig, registry: Registry, parallel: ParallelShape, beside: Sequence[Finding] = ()
+) -> Verdict:
     """Judge a model by itself: with limits so small that none of them is a reason.
+
+    Args:
+        config: Its config.json.
+        registry: Known architectures.
+        parallel: Sizes of the parallel groups.
+        beside: Errors that other files of its folder give.
 
     Raises:
         SpecError: A rule of the spec is wrong.
     """
     limits = Limits(token_budget=1, max_batch_size=1, max_seq_len=1, block_size=BLOCK_SIZE, dtype="bfloat16")
-    return _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits))
+    return _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits), beside)
 
 
-def plan_config(config: HfConfig, registry: Registry, parallel: ParallelShape, engine: EngineOptions) -> Verdict:
-    """Judge a model and size the runtime for an engine's options.
+def plan_config(
+    config: HfConfig,
+    registry: Registry,
+    parallel: ParallelShape,
+    engine: EngineOptions,
+    beside: Sequence[Finding] = (),
+) -> Verdict:
+    """As ``check_config``, and size the runtime for an engine's options.
 
     Raises:
         SpecError: A rule of the spec is wrong.
@@ -110,7 +125,7 @@ def plan_config(config: HfConfig, registry: Registry, parallel: ParallelShape, e
         model = check_config(config, registry, parallel)
         length = 1 if model.plan is None else min(model.plan.rope.table_length, MAX_OPTION)
     limits = _limits(config, parallel, engine, length)
-    verdict = _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits))
+    verdict = _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits), beside)
     return replace(
         verdict, findings=(*verdict.findings, *_speculation_findings(engine), *_dtype_findings(config, engine))
     )
@@ -137,11 +152,17 @@ def _given_dtype(config: HfConfig) -> Any:
     return config.peek("dtype") or config.peek("torch_dtype")
 
 
-def _verdict(config: HfConfig, registry: Registry, parallel: ParallelShape, result: PlanResult) -> Verdict:
+def _verdict(
+    config: HfConfig, registry: Registry, parallel: ParallelShape, result: PlanResult, beside: Sequence[Finding]
+) -> Verdict:
     architecture = _architecture(config, registry)
     spec = None if architecture is None else registry.get(architecture)
-    findings = (*result.findings, *_expert_findings(spec, parallel))
-    return Verdict(architecture, None if spec is None else spec.attention, findings, result.plan)
+    # One cause, one finding: config.json may tell of it as well.
+    told = {finding.code for finding in result.findings}
+    more = [finding for finding in beside if finding.code not in told]
+    findings = (*result.findings, *more, *_expert_findings(spec, parallel))
+    plan = None if more else result.plan
+    return Verdict(architecture, None if spec is None else spec.attention, findings, plan)
 
 
 def _architecture(config: HfConfig, registry: Registry) -> str | None:
