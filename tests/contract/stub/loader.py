@@ -3,8 +3,9 @@
 The stub (acl_stub.c) lets xlite's host code run: ModelConfig, Model.init with all its checks, Runtime, the metadata,
 and forwards whose kernel launches do nothing. It computes no numbers and knows one device in one process.
 
-Limits that are xlite's own: the 0.2.0rc4 wheel crashes with torch 2.13 (its ABI is that of 2.10 to 2.12), and a process
-that forks after importing it must have called `torch.set_num_threads(1)` before.
+Limits that are xlite's own: the 0.2.0rc4 wheel reads tensors as torch 2.10 to 2.12 lay them out (with 2.13 it sees
+wrong shapes, then crashes), and a process that forks after importing it must have called `torch.set_num_threads(1)`
+before.
 """
 
 import ctypes
@@ -18,6 +19,7 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
+TORCH_RELEASES = ("2.10", "2.11", "2.12")  # whose tensors the wheel of xlite 0.2.0rc4 understands
 SOURCE = Path(__file__).with_name("acl_stub.c")
 # Every CANN library that libxlite.so and its kernel libraries name as needed. All symbols live in the first: the others
 # only have to exist, since the dynamic linker looks symbols up by name in everything that was loaded globally.
@@ -41,10 +43,13 @@ def import_xlite() -> ModuleType:
 
     Raises:
         ImportError: xlite or torch is not installed.
-        RuntimeError: no C compiler, the compilation failed, or the machine has CANN.
+        RuntimeError: another release of torch, no C compiler, the compilation failed, or the machine has CANN.
     """
+    torch = importlib.import_module("torch")  # also puts into the process the libraries that xlite links to
+    if not torch.__version__.startswith(tuple(f"{release}." for release in TORCH_RELEASES)):
+        needed = ", ".join(TORCH_RELEASES)
+        raise RuntimeError(f"xlite 0.2.0rc4 cannot run with torch {torch.__version__}; it needs one of {needed}")
     load_stub()
-    importlib.import_module("torch")  # xlite links to its libraries, which the import puts into the process
     return importlib.import_module("xlite._C")
 
 
