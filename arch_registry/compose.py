@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from arch_registry.dims import Dim
 from arch_registry.runtime_fields import RuntimeField
 from arch_registry.slots import PerLayer, Slot
 
@@ -19,3 +20,13 @@ def in_layers(where: str, weights: Iterable[Slot], *slots: str) -> tuple[Slot, .
     return tuple(
         replace(rule, where=where) if isinstance(rule, PerLayer) and rule.slot in slots else rule for rule in weights
     )
+
+
+def without_dims(dims: Iterable[Dim], *names: str) -> tuple[Dim, ...]:
+    """The derived sizes except these."""
+    return tuple(rule for rule in dims if rule.name not in names)
+
+
+def without_slots(weights: Iterable[Slot], *slots: str) -> tuple[Slot, ...]:
+    """The rules for weights except those for these slots."""
+    return tuple(rule for rule in weights if rule.slot not in slots)

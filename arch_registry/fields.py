@@ -169,5 +169,5 @@ def _store(
 
 
 def null_finding(config: HfConfig, key: str) -> Finding:
-    hint = "transformers accepts no null for this key; remove it for its default or give a value."
+    hint = "Null stands for nothing here; remove the key for its default or give a value."
     return Finding(FindingCode.KEY_TYPE, config.path(key), None, "a value, or the key absent", hint)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from arch_registry.fields import OneKey, null_finding
 from arch_registry.findings import Finding, FindingCode
 from arch_registry.parallel import MAX_SIZE
-from arch_registry.rope import ROPE_DIMS
+from arch_registry.rope import LATENT, ROPE_DIMS, USUAL
 from arch_registry.rope_reader import RopeReader
 from arch_registry.scope import Scope
 
@@ -76,11 +76,13 @@ class Rope:
         default_theta: Base for an absent key.
         head: Name of the dimensions that it works on: those of a head, or those that latent attention sets apart.
         default_partial: Share of them that is rotated, for an absent key.
+        latent: Whether attention is latent: it has fewer rope types.
     """
 
     default_theta: float
     head: str = "head_dim"
     default_partial: float = 1.0
+    latent: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -91,7 +93,7 @@ class Rope:
         return ("rope_theta", "rope_head_dim")
 
     def apply(self, scope: Scope) -> None:
-        reader = RopeReader(scope.config)
+        reader = RopeReader(scope.config, LATENT if self.latent else USUAL)
         sizes = [scope.ints(name) for name in (self.head, "max_position_embeddings")]
         head_dim, positions = (size[0] if size else None for size in sizes)
         scope.rope = reader.read(head_dim, positions, self.default_theta, self.default_partial)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,30 @@ _DIMS = {
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A config class with the keys that make it this architecture's ordinary case."""
+    """A config class with the keys that make it this architecture's ordinary case.
+
+    Attributes:
+        config_class: Name of the class.
+        keys: These keys.
+        settings: Engine settings that it needs in place of the usual ones.
+    """
 
     config_class: str
     keys: dict[str, Any]
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
         return getattr(transformers, self.config_class)(**{**_DIMS, **self.keys, **overrides})
 
+
+# What vLLM's CPU back end does to latent attention on its own, and as many tokens of cache as everywhere.
+LATENT_ENGINE = {
+    "block_size": 16,
+    "num_gpu_blocks_override": 40,
+    "enable_prefix_caching": False,
+    "enable_chunked_prefill": False,
+    "max_num_batched_tokens": 384,
+}
 
 ARCHITECTURES = {
     "LlamaForCausalLM": TinyModel(
@@ -62,6 +78,36 @@ ARCHITECTURES = {
             "mlp_only_layers": [0],
         },
     ),
+    "DeepseekV3ForCausalLM": TinyModel(
+        "DeepseekV3Config",
+        {
+            "topk_method": "noaux_tc",
+            "scoring_func": "sigmoid",
+            "q_lora_rank": 96,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 48,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "n_shared_experts": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "first_k_dense_replace": 1,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 512,
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        },
+        LATENT_ENGINE,
+    ),
 }
 
 
@@ -80,5 +126,8 @@ def write_random(folder: Path, architecture: str, config: transformers.PreTraine
             deviation = 0.2 if "embed" in name or "lm_head" in name else 1.6 / parameter.shape[-1] ** 0.5
             mean = 1.0 if "norm" in name else 0.0
             parameter.normal_(mean, 0.3 if "norm" in name or name.endswith("bias") else deviation)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # zero at first: the choice of experts would not need it
+                buffer.normal_(0.0, 0.1)
     model.save_pretrained(folder)
     return folder

@@ -19,12 +19,27 @@ SMALL: Mapping[str, Any] = {
     "head_dim": 64,
     "max_position_embeddings": 2048,
 }
+LATENT = {
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "q_lora_rank": 96,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 48,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+}
 FAMILIES = {
     "LlamaForCausalLM": {"model_type": "llama"},
     "MistralForCausalLM": {"model_type": "mistral", "sliding_window": None},
     "Qwen2ForCausalLM": {"model_type": "qwen2"},
     "Qwen3ForCausalLM": {"model_type": "qwen3"},
     "Qwen3MoeForCausalLM": {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2},
+    "DeepseekV3ForCausalLM": {"model_type": "deepseek_v3", **LATENT},
 }
 ABSENT = object()
 
