@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from arch_registry.architectures import deepseek_v3, llama, mistral, qwen2, qwen3, qwen3_moe
+from arch_registry.architectures import (
+    deepseek_v3,
+    glm4_moe,
+    llama,
+    minimax_m2,
+    mistral,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+)
 from arch_registry.spec import ArchSpec
 
 BUILTIN_SPECS: tuple[ArchSpec, ...] = (
-    llama.SPEC,
-    mistral.SPEC,
-    qwen2.SPEC,
-    qwen3.SPEC,
-    qwen3_moe.SPEC,
+    *(llama.SPEC, mistral.SPEC, qwen2.SPEC, qwen3.SPEC),
+    *(qwen2_moe.SPEC, qwen3_moe.SPEC, glm4_moe.SPEC, minimax_m2.SPEC),
     deepseek_v3.SPEC,
 )

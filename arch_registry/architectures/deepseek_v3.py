@@ -6,7 +6,7 @@ architecture too, has no query latent and is refused for that.
 
 from __future__ import annotations
 
-from arch_registry.architectures import dense, latent, latent_keys
+from arch_registry.architectures import dense, latent, latent_keys, moe
 from arch_registry.fields import MAX_LAYERS, Flag, Number, Size
 from arch_registry.findings import FindingCode
 from arch_registry.head_fields import Rope
@@ -37,13 +37,13 @@ SPEC = ArchSpec(
         Number("rms_norm_eps", default=1e-6, most=1.0),
         latent.UNTIED,
         Rope(default_theta=10000.0, head="qk_rope_head_dim", latent=True),
-        Size("n_routed_experts", default=256, also=("num_local_experts",)),
-        Size("num_experts_per_tok", default=8, most_of="n_routed_experts"),
+        Size("n_routed_experts", default=256, also=("num_local_experts",), name="num_experts"),
+        Size("num_experts_per_tok", default=8, most_of="num_experts"),
         Size("moe_intermediate_size", default=2048),
         Size("n_shared_experts", default=1),
         Size("n_group", default=8),
         Size("topk_group", default=4, most_of="n_group"),
-        Number("routed_scaling_factor", default=2.5, most=latent_keys.MOST_SCALE),
+        Number("routed_scaling_factor", default=2.5, most=moe.MAX_SCALE),
         Flag("norm_topk_prob", default=True),
         DenseFirst("first_k_dense_replace", default=3),
     ),

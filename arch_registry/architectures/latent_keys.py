@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from arch_registry.architectures import dense, moe
+from arch_registry.expert_refusals import ExpertGroups
 from arch_registry.findings import FindingCode
-from arch_registry.refusals import Off
-from arch_registry.requirements import ExpertGroups, KernelSize, Must
+from arch_registry.refusals import Off, Stated
+from arch_registry.requirements import KernelSize
 from arch_registry.spec import Inert
 
-# Far beyond any real factor.
-MOST_SCALE = 1e6
 NO_QUERY_LATENT = f"The runtime has no path without a query latent. {dense.NATIVELY}"
 
 LATENT_RANK = KernelSize(
@@ -27,12 +26,18 @@ ROPE_DIM = KernelSize(
 
 REFUSALS = (
     *moe.REFUSALS,
-    Must("scoring_func", "sigmoid", '"softmax"', f"Softmax routing of this family is not mapped. {dense.NATIVELY}"),
-    Must(
+    Stated(
+        "scoring_func",
+        "sigmoid",
+        FindingCode.KEY_VALUE,
+        f"Without the key vLLM scores by softmax, which is not mapped for this family. {dense.NATIVELY}",
+    ),
+    Stated(
         "topk_method",
         "noaux_tc",
-        "experts without a correction of their scores",
-        f"The runtime's sigmoid router needs the correction that only this method has. {dense.NATIVELY}",
+        FindingCode.KEY_VALUE,
+        "Without this method vLLM has no corrections of the scores, which the runtime's sigmoid router needs. "
+        f"{dense.NATIVELY}",
     ),
     ExpertGroups(),
     Off(
@@ -46,12 +51,7 @@ REFUSALS = (
         FindingCode.BIAS,
         f"vLLM has no biases in latent attention and the runtime no slots for them. {dense.NATIVELY}",
     ),
-    Off(
-        ("tie_word_embeddings",),
-        FindingCode.KEY_VALUE,
-        f"vLLM ties no weights in this family and needs a head of its own in the checkpoint. {dense.NATIVELY}",
-        off=(False,),
-    ),
+    dense.NEVER_TIED,
     Off(
         ("llama_4_scaling",),
         FindingCode.ROPE,
@@ -73,6 +73,6 @@ INERT = (
     Inert("the router's precision is that of its weight", ("moe_router_dtype",)),
     Inert(
         "layers for speculation, which stand behind those of the model",
-        ("num_nextn_predict_layers", "num_mtp_layers", "index_share_for_mtp_iteration"),
+        (*moe.MORE_TOKENS, "index_share_for_mtp_iteration"),
     ),
 )
