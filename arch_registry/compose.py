@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from arch_registry.dims import Dim
+from arch_registry.refusals import Refusal
 from arch_registry.runtime_fields import RuntimeField
 from arch_registry.slots import PerExpert, PerLayer, Slot
 
@@ -16,6 +17,11 @@ Rule = TypeVar("Rule", Dim, RuntimeField, Slot)
 def without(rules: Iterable[Rule], *names: str) -> tuple[Rule, ...]:
     """The rules except those for these slots, fields of ModelConfig or derived sizes."""
     return tuple(rule for rule in rules if _makes(rule) not in names)
+
+
+def except_kind(refusals: Iterable[Refusal], kind: type) -> tuple[Refusal, ...]:
+    """The refusals except those of this kind."""
+    return tuple(rule for rule in refusals if not isinstance(rule, kind))
 
 
 def in_layers(where: str, weights: Iterable[Slot], *slots: str) -> tuple[Slot, ...]:

@@ -185,11 +185,15 @@ class FullAttention:
         key: Its key.
         allowed: What stands for full attention.
         layers: Field that counts the layers.
+        also: Other names of it.
+        hint: Why no others, and what to do.
     """
 
     key: str = "layer_types"
     allowed: str | int = "full_attention"
     layers: str = "num_hidden_layers"
+    also: tuple[str, ...] = ()
+    hint: str = "The runtime attends to the whole context in every layer; serve the model natively."
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -199,15 +203,15 @@ class FullAttention:
         types, path = scope.config.get(self.key), scope.config.path(self.key)
         if types is None:
             return
-        expected = f"null or a list of {self.allowed}, one for each layer"
+        names = (self.allowed, *self.also)
+        expected = f"null or a list of {' or '.join(map(str, names))}, one for each layer"
         if not isinstance(types, list | tuple):
             hint = "Correct the value in the model's config."
             scope.add(Finding(FindingCode.KEY_TYPE, path, types, expected, hint))
             return
-        others = [kind for kind in types if type(kind) is not type(self.allowed) or kind != self.allowed]
+        others = [kind for kind in types if type(kind) is not type(self.allowed) or kind not in names]
         if others:
-            hint = "The runtime attends to the whole context in every layer; serve the model natively."
-            scope.add(Finding(FindingCode.ATTENTION_MASK, path, others[0], expected, hint))
+            scope.add(Finding(FindingCode.ATTENTION_MASK, path, others[0], expected, self.hint))
         layers = scope.ints(self.layers)
         if layers and len(types) != layers[0]:
             hint = f"It must have {self.layers} entries, {layers[0]}."

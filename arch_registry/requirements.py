@@ -46,3 +46,20 @@ class NotNull(Size):
             scope.add(finding)
             return
         Size.apply(self, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class MostBlock:
+    """A block of the KV cache must not have more tokens than ``most``."""
+
+    most: int
+    hint: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ()
+
+    def apply(self, scope: Scope) -> None:
+        sizes = scope.ints("block_size")
+        if sizes and sizes[0] > self.most:
+            scope.add(Finding(FindingCode.LIMITS, "block_size", sizes[0], f"at most {self.most}", self.hint))

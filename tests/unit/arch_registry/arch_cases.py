@@ -33,6 +33,7 @@ LATENT = {
     "topk_group": 2,
     "first_k_dense_replace": 1,
 }
+SPARSE = {"index_topk": 64, "index_n_heads": 4, "index_head_dim": 128, "indexer_rope_interleave": True}
 FAMILIES = {
     "LlamaForCausalLM": {"model_type": "llama"},
     "MistralForCausalLM": {"model_type": "mistral", "sliding_window": None},
@@ -41,6 +42,8 @@ FAMILIES = {
     "Qwen2MoeForCausalLM": {"model_type": "qwen2_moe", "num_experts": 8, "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2},
     "DeepseekV3ForCausalLM": {"model_type": "deepseek_v3", **LATENT},
+    "DeepseekV32ForCausalLM": {"model_type": "deepseek_v32", **LATENT, **SPARSE},
+    "GlmMoeDsaForCausalLM": {"model_type": "glm_moe_dsa", **LATENT, **SPARSE},
     # Half of each head is rotated, and the runtime rotates no fewer than 64 dims.
     "Glm4MoeForCausalLM": {
         "model_type": "glm4_moe",
