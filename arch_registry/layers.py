@@ -41,14 +41,16 @@ class DenseFirst:
     Attributes:
         key: Its key.
         default: Value for an absent key.
+        types: Key that lists every layer as dense or sparse; vLLM ignores it, so the two must agree.
     """
 
     key: str
     default: int
+    types: str | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (self.key,)
+        return (self.key,) if self.types is None else (self.key, self.types)
 
     @property
     def provides(self) -> tuple[str, ...]:
@@ -61,14 +63,25 @@ class DenseFirst:
             return
         path = scope.config.path(self.key)
         if value is None and self.key in scope.config:
-            hint = "transformers accepts no null for this key; remove it for its default or give a value."
+            hint = "Null stands for nothing here; remove the key for its default or give a value."
             scope.add(Finding(FindingCode.KEY_TYPE, path, None, "a value, or the key absent", hint))
             return
         dense = self.default if value is None else value
         if dense >= layers[0]:
             scope.add(Finding(FindingCode.KEY_VALUE, path, dense, f"fewer than {_LAYERS}, {layers[0]}", _HINT))
             return
-        _store(scope, dense, layers[0])
+        if self.types is None or self._agree(scope, self.types, dense, layers[0]):
+            _store(scope, dense, layers[0])
+
+    def _agree(self, scope: Scope, key: str, dense: int, layers: int) -> bool:
+        types = scope.config.get(key)
+        wanted = ["dense"] * dense + ["sparse"] * (layers - dense)
+        if types is None or (isinstance(types, list | tuple) and list(types) == wanted):
+            return True
+        expected = f"null, or a list of {dense} times dense and {layers - dense} times sparse"
+        hint = f"vLLM goes by {self.key} and does not read this key; make the two agree."
+        scope.add(Finding(FindingCode.KEY_VALUE, scope.config.path(key), types, expected, hint))
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ class SlotPlan:
 
     Attributes:
         slot: Attribute of the runtime's Model, for example ``mha_qkv``.
-        paths: Dotted parameter paths in the vLLM module, in layer order; one path for a global slot.
+        paths: Dotted parameter paths in the vLLM module, in layer order; one path for a global slot. An empty path
+            stands for an empty tensor: the runtime counts it, and has no use for it.
         shape: Shape of each weight on one rank.
         per_layer: True for a list, False for a single tensor.
         linear: True for a matrix that is only ever multiplied with (a back end may hold it packed).

@@ -68,6 +68,7 @@ class RopeType:
         counts: Positive integers.
         original: Whether original_max_position_embeddings belongs to it.
         refused: Parameters with which vLLM builds a table that is not supported, and what it does with them.
+        kept_on: Flags that must be true where they are given, and what vLLM does otherwise.
     """
 
     required: tuple[str, ...] = ()
@@ -76,6 +77,7 @@ class RopeType:
     counts: tuple[str, ...] = ()
     original: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
+    kept_on: Mapping[str, str] = field(default_factory=dict)
 
 
 # With these vLLM builds a table that is not supported, whatever the type.
@@ -101,3 +103,39 @@ ROPE_TYPES: Mapping[str, RopeType] = {
         original=True,
     ),
 }
+
+# Those of latent attention, for which vLLM has a yarn of its own: other parameters, and a scale of the softmax.
+LATENT_TYPES: Mapping[str, RopeType] = {
+    "default": ROPE_TYPES["default"],
+    "yarn": RopeType(
+        ("factor",),
+        ("beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+        original=True,
+        refused={"is_deepseek_v4": "builds a table for another model"},
+        kept_on={"apply_yarn_scaling": "leaves the softmax unscaled"},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeFamily:
+    """The rope types of one kind of attention.
+
+    Attributes:
+        types: By name.
+        aliases: Other names of them.
+        hint: Why there are no others.
+    """
+
+    types: Mapping[str, RopeType]
+    hint: str
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+USUAL = RopeFamily(ROPE_TYPES, "No other rotary table fits the runtime's kernels; serve this model natively.")
+LATENT = RopeFamily(
+    LATENT_TYPES,
+    "vLLM makes a yarn table of any other type where attention is latent; serve this model natively.",
+    # What vLLM writes into the config in place of yarn when it builds the model.
+    {"deepseek_yarn": "yarn"},
+)

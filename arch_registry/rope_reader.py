@@ -13,7 +13,7 @@ from typing import Any
 
 from arch_registry.findings import Finding, FindingCode, Severity, show
 from arch_registry.hf_config import HfConfig, Reading
-from arch_registry.rope import REFUSED, ROPE_DIMS, ROPE_TYPES, RopeSpec, RopeType
+from arch_registry.rope import REFUSED, ROPE_DIMS, USUAL, RopeFamily, RopeSpec, RopeType
 
 MAX_POSITIONS = 2**31 - 1
 
@@ -30,8 +30,9 @@ _Parameter = float | bool
 class RopeReader:
     """Reads the rope of one config; ``findings`` collects all that is wrong with it."""
 
-    def __init__(self, config: HfConfig) -> None:
+    def __init__(self, config: HfConfig, family: RopeFamily = USUAL) -> None:
         self.config = config
+        self.family = family
         self.findings: list[Finding] = []
         self.section = self._one_section()
 
@@ -40,15 +41,17 @@ class RopeReader:
     ) -> RopeSpec | None:
         """The spec, or None when something is wrong or the head dimension or positions are unknown."""
         rope_type = self._type()
-        self._refuse_parameters({**REFUSED, **(ROPE_TYPES[rope_type].refused if rope_type else {})})
+        kind = self.family.types[rope_type] if rope_type else RopeType()
+        self._refuse_parameters({**REFUSED, **kind.refused})
+        self._keep_on(kind)
         theta = self._agreeing(_THETA_KEYS, default_theta, MAX_NUMBER)
         partial = self._agreeing(_PARTIAL_KEYS, default_partial, 1.0)
         rotary_dim = self._rotary_dim(head_dim, partial)
         parameters: dict[str, _Parameter] = {}
         original: int | None = None
         if rope_type is not None:
-            parameters = self._parameters(ROPE_TYPES[rope_type], max_position)
-            original = self._original(ROPE_TYPES[rope_type], max_position)
+            parameters = self._parameters(kind, max_position)
+            original = self._original(kind, max_position)
             self._refuse_ignored_factor(rope_type)
             self._warn_unread(rope_type)
         if rope_type is None or theta is None or partial is None or rotary_dim is None or max_position is None:
@@ -93,17 +96,25 @@ class RopeReader:
 
     def _type(self) -> str | None:
         spelled = {key: self.section.get(key) for key in ("rope_type", "type") if key in self.section}
-        values = list(spelled.values()) or ["default"]
+        values = [self._canonical_type(value) for value in spelled.values()] or ["default"]
         path = self.section.path(next(iter(spelled), "rope_type"))
         if any(value != values[0] for value in values):
             self._note(path, spelled, "rope_type and type that agree", "Keep only rope_type.")
             return None
         name = values[0]
-        if not isinstance(name, str) or name not in ROPE_TYPES:
-            hint = "No other rotary table fits the runtime's kernels; serve this model natively."
-            self._note(path, name, ", ".join(ROPE_TYPES), hint)
+        if not isinstance(name, str) or name not in self.family.types:
+            self._note(path, name, ", ".join(self.family.types), self.family.hint)
             return None
         return name
+
+    def _canonical_type(self, name: object) -> object:
+        return self.family.aliases.get(name, name) if isinstance(name, str) else name
+
+    def _keep_on(self, kind: RopeType) -> None:
+        for key, does in kind.kept_on.items():
+            if key in self.section and self.section.get(key) is not True:
+                hint = f"vLLM {does} without it, which the runtime does not support; serve this model natively."
+                self._note(self.section.path(key), self.section.get(key), "true, or the key absent", hint)
 
     def _refuse_ignored_factor(self, rope_type: str) -> None:
         """An absent type is ``default`` to transformers, whatever else is given."""

@@ -53,7 +53,7 @@ def kv_bytes_per_token(plan: RuntimePlan) -> int:
     """Bytes of KV cache of one token in all layers.
 
     Per layer ``2 * K * h`` elements of keys and values, or the latent and the rotated part of the key, ``L + R``, to
-    which an indexer adds the E of its own key.
+    which an indexer, in the layers that have one, adds the E of its own key.
 
     Raises:
         SpecError: As for ``workspace_bytes``.
@@ -62,9 +62,10 @@ def kv_bytes_per_token(plan: RuntimePlan) -> int:
         per_layer = 2 * _kv_heads(plan) * _field(plan, "head_dim")
     else:
         per_layer = _field(plan, "kv_lora_rank") + _field(plan, "rope_head_dim")
+    elements = _field(plan, "n_layers") * per_layer
     if _kind(plan) == "dsa":
-        per_layer += _field(plan, "index_head_dim")
-    return _field(plan, "n_layers") * per_layer * DTYPE_BYTES[plan.limits.dtype]
+        elements += _indexers(plan) * _field(plan, "index_head_dim")
+    return elements * DTYPE_BYTES[plan.limits.dtype]
 
 
 def _attention(plan: RuntimePlan) -> int:
@@ -91,6 +92,12 @@ def _experts(plan: RuntimePlan) -> int:
     routed = 3 * width // plan.parallel.moe_tp + _field(plan, "hidden_size")
     shared = _field(plan, "n_shared_experts") if "n_shared_experts" in plan.runtime_config else 0
     return _field(plan, "n_act_experts") * routed + 3 * shared * width + _field(plan, "n_routed_experts")
+
+
+def _indexers(plan: RuntimePlan) -> int:
+    """Layers that choose tokens themselves: all of them where there is no mask."""
+    mask = plan.runtime_config.get("index_full_mask")
+    return sum(mask) if isinstance(mask, tuple) and mask else _field(plan, "n_layers")
 
 
 def _kind(plan: RuntimePlan) -> str:

@@ -59,6 +59,7 @@ class PerLayer:
         linear: Whether it is only ever multiplied with.
         where: Name of the value that lists the layers; empty for all.
         dtypes: Dtypes that it may have, as torch spells them; MODEL_DTYPE is the model's.
+        gaps: Whether the runtime wants an entry for every layer, an empty one for those that ``where`` leaves out.
     """
 
     slot: str
@@ -67,6 +68,7 @@ class PerLayer:
     linear: bool = False
     where: str = ""
     dtypes: tuple[str, ...] = (MODEL_DTYPE,)
+    gaps: bool = False
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -74,6 +76,9 @@ class PerLayer:
 
     def expand(self, values: Mapping[str, Value], layers: int) -> SlotPlan:
         paths = _paths(self.path, self.where, values, layers)
+        if self.gaps:
+            every = _paths(self.path, "", values, layers)
+            paths = tuple(path if path in paths else "" for path in every)
         shape = _sizes(self.shape, values)
         return SlotPlan(self.slot, paths, shape, per_layer=True, linear=self.linear, dtypes=self.dtypes)
 

@@ -78,6 +78,8 @@ class _Binder:
     def _weights(self, slot: SlotPlan, index: int) -> list[Weight]:
         """The weights of one path: one, or as many as it stacks experts, each a view."""
         path = slot.paths[index]
+        if not path:
+            return [self._empty()]
         weight = self._find(path)
         if weight is None and slot.sources:
             path = slot.sources[index]
@@ -91,6 +93,11 @@ class _Binder:
         if slot.experts and isinstance(weight, torch.Tensor) and weight.ndim:
             return list(weight.unbind(0))
         return [weight]
+
+    def _empty(self) -> torch.Tensor:
+        """For an entry that the runtime counts and does not use: on the device of the weights, without memory."""
+        device = next(iter(self._tensors.values())).device
+        return torch.empty(0, dtype=getattr(torch, self._plan.limits.dtype), device=device)
 
     def _find(self, path: str) -> Weight | None:
         weight: Weight | None = self._held.get(path)

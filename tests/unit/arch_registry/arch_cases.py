@@ -19,19 +19,53 @@ SMALL: Mapping[str, Any] = {
     "head_dim": 64,
     "max_position_embeddings": 2048,
 }
+LATENT = {
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "q_lora_rank": 96,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 48,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+}
+SPARSE = {"index_topk": 64, "index_n_heads": 4, "index_head_dim": 128, "indexer_rope_interleave": True}
 FAMILIES = {
     "LlamaForCausalLM": {"model_type": "llama"},
     "MistralForCausalLM": {"model_type": "mistral", "sliding_window": None},
     "Qwen2ForCausalLM": {"model_type": "qwen2"},
     "Qwen3ForCausalLM": {"model_type": "qwen3"},
+    "Qwen2MoeForCausalLM": {"model_type": "qwen2_moe", "num_experts": 8, "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2},
+    "DeepseekV3ForCausalLM": {"model_type": "deepseek_v3", **LATENT},
+    "DeepseekV32ForCausalLM": {"model_type": "deepseek_v32", **LATENT, **SPARSE},
+    "GlmMoeDsaForCausalLM": {"model_type": "glm_moe_dsa", **LATENT, **SPARSE},
+    # Half of each head is rotated, and the runtime rotates no fewer than 64 dims.
+    "Glm4MoeForCausalLM": {
+        "model_type": "glm4_moe",
+        "head_dim": 128,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "MiniMaxM2ForCausalLM": {
+        "model_type": "minimax_m2",
+        "rotary_dim": 64,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "scoring_func": "sigmoid",
+        "use_routing_bias": True,
+    },
 }
 ABSENT = object()
 
 
 def small(architecture: str = "LlamaForCausalLM", **changes: Any) -> dict[str, Any]:
     """A config that is served as it is; ABSENT removes a key."""
-    config = {"architectures": [architecture], **FAMILIES[architecture], **SMALL, **changes}
+    config = {"architectures": [architecture], **SMALL, **FAMILIES[architecture], **changes}
     return {key: value for key, value in config.items() if value is not ABSENT}
 
 
