@@ -64,15 +64,11 @@ class AttentionShape(NamedTuple):
 
 
 class IndexShape(NamedTuple):
-    """The indexer of sparse attention: its heads and their size, the tokens it leaves to each query.
-
-    ``interleaved`` says whether it rotates pairs (2j, 2j + 1) or (j, j + R/2).
-    """
+    """The indexer of sparse attention: its heads and their size, the most tokens it leaves to each query."""
 
     heads: int
     head_dim: int
     topk: int
-    interleaved: bool
 
 
 class LatentShape(NamedTuple):
@@ -158,26 +154,15 @@ class Kernels(Protocol):
         """Write k and v to their slots, then causal attention over each request's cached and new tokens: [T, N*H]."""
         ...
 
-    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """Sum over the tensor-parallel group; may be in place."""
-        ...
-
-
-class LatentKernels(Kernels, Protocol):
-    """Kernels that also know latent attention (MLA) and its indexer (DSA).
-
-    Legend of shapes: T tokens, N query heads of one rank, L size of the latent, R rotary dim, P rows of the rotary
-    table, M heads and I head dim of the indexer.
-    """
+    # Latent attention (MLA) and its indexer (DSA): L size of the latent, R of a rotated head, M heads and I head dim of
+    # the indexer.
 
     def layer_norm(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
         """Layer norm over the last dim; the input is unchanged."""
         ...
 
-    def rotate(
-        self, positions_T: torch.Tensor, x_TNR: torch.Tensor, table_PR: torch.Tensor, interleaved: bool
-    ) -> torch.Tensor:
-        """Rotate pairs (2j, 2j + 1) if ``interleaved``, else (j, j + R/2): a new tensor [T, N, R].
+    def rope_pairs(self, positions_T: torch.Tensor, x_TNR: torch.Tensor, table_PR: torch.Tensor) -> torch.Tensor:
+        """Rotate pairs (2j, 2j + 1): a new tensor [T, N, R].
 
         Rows of the table are [cos 0, sin 0, cos 1, sin 1, ...] in fp32. The order of the result's dims is the kernels'
         own, alike for queries and keys: it never changes a score, and is what their cache holds.
@@ -221,4 +206,8 @@ class LatentKernels(Kernels, Protocol):
 
         Keys are [latent | rotated], values the latents: [T, N, L].
         """
+        ...
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Sum over the tensor-parallel group; may be in place."""
         ...

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from xlite_adapter.runtime.protocol import LatentKernels, LatentShape, LinearWeight
+from xlite_adapter.runtime.protocol import Kernels, LatentShape, LinearWeight
 
 
 class Indexer(NamedTuple):
@@ -29,7 +29,7 @@ def choose_tokens(
     indexer: Indexer,
     shape: LatentShape,
     eps: float,
-    kernels: LatentKernels,
+    kernels: Kernels,
     state: Any,
     x_TD: torch.Tensor,
     q_TC: torch.Tensor,
@@ -46,7 +46,7 @@ def choose_tokens(
     q_TMI = kernels.linear(q_TC, indexer.q_b, None).view(-1, index.heads, index.head_dim)
 
     def rotated(x: torch.Tensor) -> torch.Tensor:
-        first = kernels.rotate(positions_T, x[..., : shape.rope_dim], table_PR, index.interleaved)
+        first = kernels.rope_pairs(positions_T, x[..., : shape.rope_dim], table_PR)
         return torch.cat([first, x[..., shape.rope_dim :]], dim=-1)
 
     return kernels.choose_tokens(state, rotated(q_TMI), rotated(k_TI.unsqueeze(1)).squeeze(1), weights_TM, index_cache)

@@ -9,12 +9,14 @@ N heads of one rank, H = nope + R head dim of queries, R rotary dim, V head dim 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from xlite_adapter.runtime.protocol import Batch, LatentKernels, LatentShape, LinearWeight
+from xlite_adapter.runtime.protocol import Batch, Kernels, LatentShape, LinearWeight
+from xlite_adapter.runtime.reference.attention import Attend
+from xlite_adapter.runtime.reference.checks import Limits, check_pairs_table
 from xlite_adapter.runtime.reference.indexer import Indexer, choose_tokens
 
 
@@ -31,40 +33,52 @@ class LatentWeights(NamedTuple):
     indexer: Indexer | None
 
 
-Attend = Callable[[LatentWeights, torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
+class LatentAttention(NamedTuple):
+    """``reference.attention.Attention`` for MLA and, with an indexer in ``shape``, for DSA."""
 
+    shape: LatentShape
+    query_rank: int
+    eps: float
 
-def attention_of(
-    shape: LatentShape, eps: float, kernels: LatentKernels, batch: Batch, table_PR: torch.Tensor
-) -> Attend:
-    """The attention of one forward, as a function of a layer's weights, its input [T, D] and its caches.
+    def begin(self, kernels: Kernels, batch: Batch, table_PR: torch.Tensor) -> Attend:
+        """The result remembers what the last indexer chose, for the layers that have none."""
+        shape, _, eps = self
+        state, positions_T = kernels.begin_latent(batch, shape), batch.positions
+        chosen: Any = None
 
-    It gives the output before the all-reduce, [T, D], and remembers what the last indexer chose: to be called once for
-    each layer, in order.
-    """
-    state, positions_T = kernels.begin_latent(batch, shape), batch.positions
-    chosen: Any = None
+        def attend(weights: LatentWeights, x_TD: torch.Tensor, kv_layer: Sequence[torch.Tensor]) -> torch.Tensor:
+            nonlocal chosen
+            q_TC, latent_TL, k_TR = _compressed(weights, shape, eps, kernels, x_TD)
+            if weights.indexer is not None:
+                chosen = choose_tokens(
+                    weights.indexer, shape, eps, kernels, state, x_TD, q_TC, positions_T, table_PR, kv_layer[2]
+                )
+            q_TNH = kernels.linear(q_TC, weights.q_b, None).view(-1, shape.heads, shape.nope_dim + shape.rope_dim)
+            q_nope, q_rope = q_TNH.split_with_sizes((shape.nope_dim, shape.rope_dim), dim=2)
+            q_rope = kernels.rope_pairs(positions_T, q_rope, table_PR)
+            k_TR = kernels.rope_pairs(positions_T, k_TR.unsqueeze(1), table_PR).squeeze(1)
+            q_latent = per_head(q_nope, weights.wuk_t)
+            out_TNL = kernels.latent_attention(state, q_latent, q_rope, latent_TL, k_TR, kv_layer, chosen)
+            return kernels.linear(per_head(out_TNL, weights.wuv).flatten(1), weights.out, None)
 
-    def attend(weights: LatentWeights, x_TD: torch.Tensor, kv_layer: Sequence[torch.Tensor]) -> torch.Tensor:
-        nonlocal chosen
-        q_TC, latent_TL, k_TR = _compressed(weights, shape, eps, kernels, x_TD)
-        if weights.indexer is not None:
-            chosen = choose_tokens(
-                weights.indexer, shape, eps, kernels, state, x_TD, q_TC, positions_T, table_PR, kv_layer[2]
-            )
-        q_TNH = kernels.linear(q_TC, weights.q_b, None).view(-1, shape.heads, shape.nope_dim + shape.rope_dim)
-        q_nope, q_rope = q_TNH.split_with_sizes((shape.nope_dim, shape.rope_dim), dim=2)
-        q_rope = kernels.rotate(positions_T, q_rope, table_PR, True)
-        k_TR = kernels.rotate(positions_T, k_TR.unsqueeze(1), table_PR, True).squeeze(1)
-        q_latent = per_head(q_nope, weights.wuk_t)
-        out_TNL = kernels.latent_attention(state, q_latent, q_rope, latent_TL, k_TR, kv_layer, chosen)
-        return kernels.linear(per_head(out_TNL, weights.wuv).flatten(1), weights.out, None)
+        return attend
 
-    return attend
+    def check_kv_layer(self, kernels: Kernels, layer: int, kv_layer: Sequence[torch.Tensor]) -> None:
+        kernels.check_latent_cache(kv_layer, self.shape)
+
+    def check_rope_table(self, table: object, limits: Limits) -> torch.Tensor:
+        return check_pairs_table(table, limits)
+
+    def activations_per_token(self) -> int:
+        shape, indexer = self.shape, self.shape.indexer
+        compressed = 2 * (self.query_rank + shape.latent_dim) + shape.rope_dim
+        queries = shape.heads * (shape.nope_dim + 2 * shape.rope_dim + 2 * shape.latent_dim + shape.value_dim)
+        index = 0 if indexer is None else 2 * (indexer.heads + 1) * indexer.head_dim + indexer.heads + indexer.topk
+        return compressed + queries + index
 
 
 def _compressed(
-    weights: LatentWeights, shape: LatentShape, eps: float, kernels: LatentKernels, x_TD: torch.Tensor
+    weights: LatentWeights, shape: LatentShape, eps: float, kernels: Kernels, x_TD: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The normed query [T, C], the normed latents [T, L], and the keys' part that will be rotated [T, R]."""
     sizes = (weights.q_norm.shape[0], shape.latent_dim, shape.rope_dim)

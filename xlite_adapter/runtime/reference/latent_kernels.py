@@ -43,23 +43,17 @@ class LatentTorchKernels:
         """Layer norm over the last dim in fp32, rounded to the dtype of ``x``."""
         return F.layer_norm(x.float(), x.shape[-1:], weight.float(), bias.float(), eps).to(x.dtype)
 
-    def rotate(
-        self, positions_T: torch.Tensor, x_TNR: torch.Tensor, table_PR: torch.Tensor, interleaved: bool
-    ) -> torch.Tensor:
-        """Rotate pairs (2j, 2j + 1), or (j, j + R/2) unless ``interleaved``, by [cos_j, sin_j] of the table's row.
-
-        Of the latter the order stays. The result is a new tensor [T, N, R].
-        """
+    def rope_pairs(self, positions_T: torch.Tensor, x_TNR: torch.Tensor, table_PR: torch.Tensor) -> torch.Tensor:
+        """Rotate pairs (2j, 2j + 1) by [cos j, sin j] of the table's row: a new tensor [T, N, R]."""
         cos_T1J, sin_T1J = table_PR[positions_T].view(x_TNR.shape[0], 1, -1, 2).unbind(-1)
-        x = x_TNR.float()
-        first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
+        first, second = x_TNR[..., 0::2].float(), x_TNR[..., 1::2].float()
         rotated = first * cos_T1J - second * sin_T1J, second * cos_T1J + first * sin_T1J
-        if interleaved and self.pairs_stay_interleaved:
+        if self.pairs_stay_interleaved:
             return torch.stack(rotated, dim=-1).flatten(-2).to(x_TNR.dtype)
         return torch.cat(rotated, dim=-1).to(x_TNR.dtype)
 
     def check_latent_cache(self, kv_layer: Sequence[torch.Tensor], shape: LatentShape) -> None:
-        """Raise RuntimeError unless the tensors are [blocks, block_size, 1, X] with X = L, R and, with an indexer, I."""
+        """Raise RuntimeError unless these are [blocks, block_size, 1, X] for X in L, R and, with an indexer, I."""
         expected = {"latent k": shape.latent_dim, "rope k": shape.rope_dim}
         if shape.indexer is not None:
             expected["index k"] = shape.indexer.head_dim

@@ -5,6 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+from moe_models import randomised, set_experts
+from reference_models import BLOCK, Harness, make_frame
+
+from xlite_adapter.runtime import reference as xl
 
 torch.set_num_threads(1)
 
@@ -55,19 +59,7 @@ def latent_model(family: str, **overrides):
     kwargs = {k: _plain(v) for k, v in kwargs.items()}
     torch.manual_seed(0)
     config = getattr(transformers, f"{prefix}Config")(**kwargs)
-    model = getattr(transformers, f"{prefix}ForCausalLM")(config).eval().requires_grad_(False)
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if name.endswith("norm.weight"):
-            tensor.add_(torch.randn_like(tensor) * 0.1)
-        elif name.endswith("e_score_correction_bias"):
-            tensor.copy_(torch.randn_like(tensor) * 0.2)
-        elif name.endswith("bias"):
-            tensor.copy_(torch.randn_like(tensor) * 0.5)
-        elif name.endswith("gate.weight"):
-            tensor.copy_(torch.randn_like(tensor) * 0.1)
-        elif name.endswith("weight") or "proj" in name:
-            tensor.mul_(4)
-    return model
+    return randomised(getattr(transformers, f"{prefix}ForCausalLM")(config))
 
 
 def _plain(value):
@@ -86,9 +78,8 @@ def pairs_table(hf, rows: int = 512) -> torch.Tensor:
 def attention_slots(
     hf, rank: int = 0, tp: int = 1, dtype: torch.dtype = torch.float32
 ) -> dict[str, list[torch.Tensor]]:
-    """Slots of latent attention, heads divided over ``tp`` ranks; those of the indexer hold the full layers only."""
+    """Slots of latent attention, heads divided over ``tp`` ranks, and of the indexer, which are the same on all."""
     attns = [layer.self_attn for layer in hf.model.layers]
-    indexers = [a.indexer for a in attns if getattr(a, "indexer", None) is not None]
     c = hf.config
     heads = slice(rank * c.num_attention_heads // tp, (rank + 1) * c.num_attention_heads // tp)
 
@@ -108,9 +99,107 @@ def attention_slots(
         "mla_wuk_t": [up(a)[0] for a in attns],
         "mla_wuv": [up(a)[1].transpose(1, 2) for a in attns],
         "attn_out": [own(a.o_proj.weight, 1).flatten(1) for a in attns],
-        "index_q_b": [i.wq_b.weight for i in indexers],
-        "index_k_weights_proj": [torch.cat([i.wk.weight, i.weights_proj.weight]) for i in indexers],
-        "index_k_norm": [i.k_norm.weight for i in indexers],
-        "index_k_norm_bias": [i.k_norm.bias for i in indexers],
     }
+    if hasattr(c, "index_topk"):
+        slots |= index_slots(hf)
     return {name: [w.to(dtype).contiguous() for w in weights] for name, weights in slots.items()}
+
+
+def index_slots(hf) -> dict[str, list[torch.Tensor]]:
+    """Slots of the indexer; empty tensors where a layer has none.
+
+    DeepSeek-V3.2 rotates the halves of its index keys and queries, and the runtime neighbours: so dims are put in
+    another order, alike for both, which no score notices.
+    """
+    c = hf.config
+    order = torch.arange(c.index_head_dim)
+    if c.model_type == "deepseek_v32":
+        order[: c.qk_rope_head_dim] = order[: c.qk_rope_head_dim].view(2, -1).t().flatten()
+
+    def q_b(i):
+        return i.wq_b.weight.unflatten(0, (c.index_n_heads, -1))[:, order].flatten(0, 1)
+
+    weights = {
+        "index_q_b": q_b,
+        "index_k_weights_proj": lambda i: torch.cat([i.wk.weight[order], i.weights_proj.weight]),
+        "index_k_norm": lambda i: i.k_norm.weight[order],
+        "index_k_norm_bias": lambda i: i.k_norm.bias[order],
+    }
+    indexers = [layer.self_attn.indexer for layer in hf.model.layers]
+    return {name: [torch.zeros(0) if i is None else of(i) for i in indexers] for name, of in weights.items()}
+
+
+def latent_fields(hf, ep: int = 1, moe_tp: int = 1) -> dict:
+    """What ModelConfig says of latent attention, its indexer and the experts."""
+    c = hf.config
+    fields = {
+        "attn_type": xl.AttnMLA,
+        "n_kv_heads": 1,
+        "head_dim": 0,
+        "nope_head_dim": c.qk_nope_head_dim,
+        "rope_head_dim": c.qk_rope_head_dim,
+        "v_head_dim": c.v_head_dim,
+        "q_lora_rank": c.q_lora_rank,
+        "kv_lora_rank": c.kv_lora_rank,
+        "softmax_scale": hf.model.layers[0].self_attn.scaling,
+        "n_dense_layers": c.first_k_dense_replace,
+        "moe_ep_size": ep,
+        "moe_tp_size": moe_tp,
+    }
+    if c.first_k_dense_replace < c.num_hidden_layers:
+        fields |= {
+            "n_routed_experts": c.n_routed_experts,
+            "n_shared_experts": c.n_shared_experts,
+            "n_expert_groups": c.n_group,
+            "n_limited_groups": c.topk_group,
+            "n_act_experts": c.num_experts_per_tok,
+            "moe_intermediate_size": c.moe_intermediate_size,
+            "route_scale": c.routed_scaling_factor,
+            "scoring_func": xl.ScoringFuncSigmoid,
+            "norm_topk_prob": c.norm_topk_prob,
+        }
+    return fields | (index_fields(hf) if hasattr(c, "index_topk") else {})
+
+
+def index_fields(hf) -> dict:
+    c = hf.config
+    shared = getattr(c, "indexer_types", None)
+    return {
+        "attn_type": xl.AttnDSA,
+        "index_head_dim": c.index_head_dim,
+        "index_n_heads": c.index_n_heads,
+        "index_topk": c.index_topk,
+        "index_rope_interleaved": True,
+        "index_full_mask": [kind == "full" for kind in shared] if shared and "shared" in shared else [],
+    }
+
+
+def make_latent_model(hf, rank: int = 0, ep: int = 1, moe_tp: int = 1, dtype: torch.dtype = torch.float32) -> xl.Model:
+    mlps = [layer.mlp for layer in hf.model.layers]
+    model = make_frame(hf, rank, ep * moe_tp, dtype, [m for m in mlps if not hasattr(m, "experts")])
+    sparse = [m for m in mlps if hasattr(m, "experts")]
+    if sparse:
+        set_experts(model, hf, sparse, rank, ep, moe_tp, False, dtype)
+    for slot, weights in attention_slots(hf, rank, ep * moe_tp, dtype).items():
+        setattr(model, slot, weights)
+    return model
+
+
+def make_latent_cache(hf, blocks: int = 80, dtype: torch.dtype = torch.float32, joint: bool = False):
+    """Zeroed caches; ``joint`` ones are views of one tensor per layer, as vLLM's on a CPU."""
+    c = hf.config
+    widths = [c.kv_lora_rank, c.qk_rope_head_dim] + ([c.index_head_dim] if hasattr(c, "index_topk") else [])
+    if joint:
+        tensors = [torch.zeros(blocks, BLOCK, 1, sum(widths), dtype=dtype) for _ in hf.model.layers]
+        return [t.split(widths, dim=-1) for t in tensors]
+    return [tuple(torch.zeros(blocks, BLOCK, 1, width, dtype=dtype) for width in widths) for _ in hf.model.layers]
+
+
+def latent_harness(family_or_hf, changes=None, dtype=torch.float32, **kwargs) -> Harness:
+    """A harness over one rank; ``changes`` are ModelConfig fields."""
+    hf = latent_model(family_or_hf) if isinstance(family_or_hf, str) else family_or_hf
+    model = kwargs.pop("model", None) or make_latent_model(hf, dtype=dtype)
+    overrides = {**latent_fields(hf), **(changes or {})}
+    harness = Harness(hf, dtype, overrides=overrides, model=model, table=pairs_table(hf), blocks=80, **kwargs)
+    harness.cache = make_latent_cache(hf, dtype=dtype)
+    return harness
