@@ -59,7 +59,7 @@ def _latent(config: ModelConfig, dtype: torch.dtype) -> LatentAttention:
         scale=config.softmax_scale,
         indexer=indexer,
     )
-    return LatentAttention(shape, config.q_lora_rank, config.norm_eps)
+    return LatentAttention(shape, config.q_lora_rank, config.norm_eps, has_indexer(config))
 
 
 def _latent_weights(model: Model, config: ModelConfig) -> tuple[LatentWeights, ...]:

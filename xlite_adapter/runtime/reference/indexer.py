@@ -42,11 +42,12 @@ def choose_tokens(
     assert index is not None
     k_weights = kernels.linear(x_TD, indexer.k_weights, None)
     k_TI, weights_TM = k_weights.split_with_sizes((index.head_dim, index.heads), dim=1)
-    k_TI = kernels.layer_norm(k_TI, indexer.k_norm, indexer.k_norm_bias, eps)
     q_TMI = kernels.linear(q_TC, indexer.q_b, None).view(-1, index.heads, index.head_dim)
 
     def rotated(x: torch.Tensor) -> torch.Tensor:
         first = kernels.rope_pairs(positions_T, x[..., : shape.rope_dim], table_PR)
         return torch.cat([first, x[..., shape.rope_dim :]], dim=-1)
 
-    return kernels.choose_tokens(state, rotated(q_TMI), rotated(k_TI.unsqueeze(1)).squeeze(1), weights_TM, index_cache)
+    # Norm and rotation of the key are one operator of the compiled runtime: it is rounded once, into the cache.
+    k_T1I = rotated(kernels.layer_norm(k_TI.float(), indexer.k_norm, indexer.k_norm_bias, eps).unsqueeze(1))
+    return kernels.choose_tokens(state, rotated(q_TMI), k_T1I.squeeze(1).to(x_TD.dtype), weights_TM, index_cache)

@@ -39,10 +39,12 @@ class LatentAttention(NamedTuple):
     shape: LatentShape
     query_rank: int
     eps: float
+    has_indexer: tuple[bool, ...]
+    """For each layer whether it chooses tokens itself."""
 
     def begin(self, kernels: Kernels, batch: Batch, table_PR: torch.Tensor) -> Attend:
         """The result remembers what the last indexer chose, for the layers that have none."""
-        shape, _, eps = self
+        shape, eps = self.shape, self.eps
         state, positions_T = kernels.begin_latent(batch, shape), batch.positions
         chosen: Any = None
 
@@ -64,7 +66,11 @@ class LatentAttention(NamedTuple):
         return attend
 
     def check_kv_layer(self, kernels: Kernels, layer: int, kv_layer: Sequence[torch.Tensor]) -> None:
-        kernels.check_latent_cache(kv_layer, self.shape)
+        """A layer that goes by another's choice has no use for index keys: its third tensor may be empty."""
+        shape = self.shape
+        if shape.indexer is not None and not self.has_indexer[layer] and len(kv_layer) == 3 and not kv_layer[2].numel():
+            kv_layer, shape = kv_layer[:2], shape._replace(indexer=None)
+        kernels.check_latent_cache(kv_layer, shape)
 
     def check_rope_table(self, table: object, limits: Limits) -> torch.Tensor:
         return check_pairs_table(table, limits)

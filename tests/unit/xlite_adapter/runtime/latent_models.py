@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from unittest import mock
 
 import torch
 from moe_models import randomised, set_experts
-from reference_models import BLOCK, Harness, make_frame
+from reference_models import BLOCK, Harness, make_frame, random_ids
 
 from xlite_adapter.runtime import reference as xl
 
@@ -60,6 +61,36 @@ def latent_model(family: str, **overrides):
     torch.manual_seed(0)
     config = getattr(transformers, f"{prefix}Config")(**kwargs)
     return randomised(getattr(transformers, f"{prefix}ForCausalLM")(config))
+
+
+def clear_seed(hf, length: int, seed: int) -> int:
+    """The first seed from ``seed`` on whose random ids lead to no near tie between chosen and other tokens.
+
+    Where two tokens score alike, rounding decides which of them is attended to, and hidden states differ by far.
+    """
+    if not hasattr(hf.config, "index_topk"):
+        return seed
+    while least_margin(hf, random_ids(hf, length, seed)) < 3e-5:
+        seed += 100
+    return seed
+
+
+def least_margin(hf, ids: list[int]) -> float:
+    """Smallest relative difference between the last chosen and the best other token, over layers and queries."""
+    seen, topk = [], torch.Tensor.topk
+
+    def recording(scores, k, *args, **kwargs):
+        if scores.dim() == 3 and scores.shape[-1] == len(ids):
+            seen.append(scores[0])
+        return topk(scores, k, *args, **kwargs)
+
+    with mock.patch.object(torch.Tensor, "topk", recording):
+        hf.model(torch.tensor([ids]))
+    indexers = [layer.self_attn.indexer for layer in hf.model.layers]
+    assert len(seen) == sum(indexer is not None for indexer in indexers)
+    chosen = hf.config.index_topk
+    rows = torch.stack(seen)[:, chosen:].sort(dim=-1, descending=True).values
+    return ((rows[..., chosen - 1] - rows[..., chosen]) / rows[..., 0].abs()).min().item() if rows.numel() else 1.0
 
 
 def _plain(value):
@@ -187,12 +218,16 @@ def make_latent_model(hf, rank: int = 0, ep: int = 1, moe_tp: int = 1, dtype: to
 
 def make_latent_cache(hf, blocks: int = 80, dtype: torch.dtype = torch.float32, joint: bool = False):
     """Zeroed caches; ``joint`` ones are views of one tensor per layer, as vLLM's on a CPU."""
-    c = hf.config
-    widths = [c.kv_lora_rank, c.qk_rope_head_dim] + ([c.index_head_dim] if hasattr(c, "index_topk") else [])
+    c, sparse = hf.config, hasattr(hf.config, "index_topk")
+    widths = [c.kv_lora_rank, c.qk_rope_head_dim] + ([c.index_head_dim] if sparse else [])
     if joint:
         tensors = [torch.zeros(blocks, BLOCK, 1, sum(widths), dtype=dtype) for _ in hf.model.layers]
         return [t.split(widths, dim=-1) for t in tensors]
-    return [tuple(torch.zeros(blocks, BLOCK, 1, width, dtype=dtype) for width in widths) for _ in hf.model.layers]
+    cache = [[torch.zeros(blocks, BLOCK, 1, width, dtype=dtype) for width in widths] for _ in hf.model.layers]
+    for layer, tensors in zip(hf.model.layers, cache, strict=True):
+        if sparse and layer.self_attn.indexer is None:
+            tensors[2] = torch.zeros(0, dtype=dtype)
+    return cache
 
 
 def latent_harness(family_or_hf, changes=None, dtype=torch.float32, **kwargs) -> Harness:

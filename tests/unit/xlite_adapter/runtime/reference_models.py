@@ -163,6 +163,11 @@ def make_cache(hf, blocks: int = 40, tp: int = 1, dtype=torch.float32, pitch: bo
     return [(new(), new()) for _ in range(hf.config.num_hidden_layers)]
 
 
+def random_ids(hf, length: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, hf.config.vocab_size, (length,), generator=generator).tolist()
+
+
 @dataclass
 class Sequence:
     """A request: all its ids, how many are in the cache, its blocks in a non-monotonic order."""
@@ -197,10 +202,8 @@ class Harness:
         self.free = torch.randperm(self.blocks, generator=torch.Generator().manual_seed(1)).tolist()
 
     def sequence(self, length: int, seed: int = 0) -> Sequence:
-        generator = torch.Generator().manual_seed(seed)
-        ids = torch.randint(0, self.hf.config.vocab_size, (length,), generator=generator).tolist()
         blocks = [self.free.pop() for _ in range(-(-length // BLOCK))]
-        return Sequence(ids, blocks)
+        return Sequence(random_ids(self.hf, length, seed), blocks)
 
     def inputs(self, steps: list[tuple[Sequence, int]]):
         """(ids, AttnMetaV2, AttnMeta) for the next ``n`` tokens of each sequence."""
