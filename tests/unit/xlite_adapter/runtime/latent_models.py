@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from unittest import mock
 
+import pytest
 import torch
 from moe_models import randomised, set_experts
-from reference_models import BLOCK, Harness, make_frame, random_ids
+from reference_models import BLOCK, Harness, make_config, make_frame
 
 from xlite_adapter.runtime import reference as xl
 
@@ -61,36 +61,6 @@ def latent_model(family: str, **overrides):
     torch.manual_seed(0)
     config = getattr(transformers, f"{prefix}Config")(**kwargs)
     return randomised(getattr(transformers, f"{prefix}ForCausalLM")(config))
-
-
-def clear_seed(hf, length: int, seed: int) -> int:
-    """The first seed from ``seed`` on whose random ids lead to no near tie between chosen and other tokens.
-
-    Where two tokens score alike, rounding decides which of them is attended to, and hidden states differ by far.
-    """
-    if not hasattr(hf.config, "index_topk"):
-        return seed
-    while least_margin(hf, random_ids(hf, length, seed)) < 3e-5:
-        seed += 100
-    return seed
-
-
-def least_margin(hf, ids: list[int]) -> float:
-    """Smallest relative difference between the last chosen and the best other token, over layers and queries."""
-    seen, topk = [], torch.Tensor.topk
-
-    def recording(scores, k, *args, **kwargs):
-        if scores.dim() == 3 and scores.shape[-1] == len(ids):
-            seen.append(scores[0])
-        return topk(scores, k, *args, **kwargs)
-
-    with mock.patch.object(torch.Tensor, "topk", recording):
-        hf.model(torch.tensor([ids]))
-    indexers = [layer.self_attn.indexer for layer in hf.model.layers]
-    assert len(seen) == sum(indexer is not None for indexer in indexers)
-    chosen = hf.config.index_topk
-    rows = torch.stack(seen)[:, chosen:].sort(dim=-1, descending=True).values
-    return ((rows[..., chosen - 1] - rows[..., chosen]) / rows[..., 0].abs()).min().item() if rows.numel() else 1.0
 
 
 def _plain(value):
@@ -238,3 +208,18 @@ def latent_harness(family_or_hf, changes=None, dtype=torch.float32, **kwargs) ->
     harness = Harness(hf, dtype, overrides=overrides, model=model, table=pairs_table(hf), blocks=80, **kwargs)
     harness.cache = make_latent_cache(hf, dtype=dtype)
     return harness
+
+
+def initialise(family, mutate=None, fields=None) -> xl.Model:
+    """Model.init with a change of the slots and of ModelConfig's fields."""
+    hf = latent_model(family)
+    model = make_latent_model(hf)
+    if mutate is not None:
+        mutate(model)
+    model.init(make_config(hf, **{**latent_fields(hf), **(fields or {})}))
+    return model
+
+
+def refused(message, family="shared_dsa", **kwargs):
+    with pytest.raises(ValueError, match=message):
+        initialise(family, **kwargs)

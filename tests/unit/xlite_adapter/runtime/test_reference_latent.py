@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from latent_models import MSCALE, YARN, clear_seed, latent_harness, latent_model, make_latent_cache
+from latent_models import MSCALE, YARN, latent_harness, latent_model, make_latent_cache
+from near_ties import clear_seed
 from reference_models import Comparison, hf_hidden
 
 from xlite_adapter.runtime import reference as xl

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from latent_models import clear_seed, latent_harness, latent_model
+from latent_models import latent_harness, latent_model
+from near_ties import clear_seed
 from reference_models import hf_hidden
 
 from xlite_adapter.runtime import reference as xl
