@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from vllm import _custom_ops as ops
 
+from xlite_adapter.integrations.cpu.latent_kernels import VllmLatentKernels
 from xlite_adapter.runtime.protocol import AttentionShape, Batch, LinearWeight
-from xlite_adapter.runtime.reference.latent_kernels import LatentTorchKernels
 
 
 class AttentionState(NamedTuple):
@@ -27,17 +27,14 @@ class AttentionState(NamedTuple):
     scale: float
 
 
-class VllmCpuKernels(LatentTorchKernels):
-    """``runtime.protocol.Kernels`` on ``torch.ops._C`` of vLLM's CPU build; latent attention is plain torch.
+class VllmCpuKernels(VllmLatentKernels):
+    """``runtime.protocol.Kernels`` on ``torch.ops._C`` of vLLM's CPU build.
 
     Args:
         isa: Instruction set that vLLM chose for its attention kernels; it also decides the layout inside a KV block.
         split_kv: Whether long sequences are split over threads.
         all_reduce: Sum over the tensor-parallel group.
     """
-
-    pairs_stay_interleaved = True
-    """As in the keys that vLLM's own layers cache, since both paths read one cache."""
 
     def __init__(self, isa: str, split_kv: bool, all_reduce: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._isa = isa

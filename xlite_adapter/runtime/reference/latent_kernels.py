@@ -92,6 +92,13 @@ class LatentTorchKernels:
         index_cache[state.slot_block, state.slot_offset, 0] = k_TI
         return [_chosen(request, q_TMI, weights_TM, index_cache, index) for request in state.requests]
 
+    def write_latents(
+        self, state: LatentState, latent_TL: torch.Tensor, k_rope_TR: torch.Tensor, kv_layer: Sequence[torch.Tensor]
+    ) -> None:
+        """Write the new tokens' latents and rotated keys to their slots."""
+        kv_layer[0][state.slot_block, state.slot_offset, 0] = latent_TL
+        kv_layer[1][state.slot_block, state.slot_offset, 0] = k_rope_TR
+
     def latent_attention(
         self,
         state: LatentState,
@@ -103,9 +110,8 @@ class LatentTorchKernels:
         chosen: Chosen | None,
     ) -> torch.Tensor:
         """Write the latents and rotated keys, then attend request by request to the latents: [T, N, L]."""
+        self.write_latents(state, latent_TL, k_rope_TR, kv_layer)
         latent_cache, rope_cache = kv_layer[:2]
-        latent_cache[state.slot_block, state.slot_offset, 0] = latent_TL
-        rope_cache[state.slot_block, state.slot_offset, 0] = k_rope_TR
         out_TNL = torch.empty_like(q_latent_TNL)
         for index, request in enumerate(state.requests):
             rows = slice(request.first, request.first + request.length)

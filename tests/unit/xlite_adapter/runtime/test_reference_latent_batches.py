@@ -60,7 +60,7 @@ def test_only_layers_that_share_may_lack_index_keys():
 
 
 def test_a_pitch_of_blocks_is_allowed():
-    """Each block of the latents in one piece, then that of the rotated keys: the compiled runtime takes no other view."""
+    """Each block holds its latents, then its rotated keys: no other view of one tensor suits the compiled runtime."""
     plain, pitched = latent_harness("mla"), latent_harness("mla")
     memory = [torch.zeros(80, 16 * 48) for _ in pitched.cache]
     pitched.cache = [(m[:, : 16 * 32].view(80, 16, 1, 32), m[:, 16 * 32 :].view(80, 16, 1, 16)) for m in memory]
