@@ -76,3 +76,6 @@ def _check_parallel(config: ModelConfig) -> None:
         fail("n_routed_experts", config.n_routed_experts, f"expected a multiple of moe_ep_size {moe_ep}")
     if config.moe_intermediate_size % moe_tp:
         fail("moe_intermediate_size", config.moe_intermediate_size, f"expected a multiple of moe_tp_size {moe_tp}")
+    if config.n_shared_experts == tp > 1:
+        slice_of = f"a slice of it over def_tp_size {tp} has the width of a whole one, and counts once only"
+        fail("n_shared_experts", config.n_shared_experts, slice_of)

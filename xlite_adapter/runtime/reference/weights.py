@@ -128,7 +128,12 @@ def shared_width(config: ModelConfig) -> int:
 
 
 def shared_is_replicated(config: ModelConfig, se_down: Sequence[LinearWeight]) -> bool:
-    """Whether every rank has the whole shared expert: the width of the first one tells, or it cannot be sliced."""
+    """Whether every rank has the whole shared expert: if the first one is as wide as a routed expert, or cannot be sliced.
+
+    The compiled runtime goes by that width alone, so ``check_experts`` refuses the slices that happen to have it; a whole
+    one of another width it would add up once for each rank.
+    """
     if not se_down:
         return False
-    return se_down[0].shape[-1] == shared_width(config) or shared_width(config) % config.def_tp_size != 0
+    width = shared_width(config)
+    return se_down[0].shape[-1] == config.moe_intermediate_size == width or width % config.def_tp_size != 0

@@ -182,12 +182,22 @@ def test_config_values(fields, message):
             {"moe_intermediate_size": 63},
             "moe_intermediate_size is 63: expected a multiple of moe_tp",
         ),
-        ({"ep": 2}, {"moe_ep_size": 1, "moe_tp_size": 2}, r"Model.re_up_gate: expected 16 weights.* got 8"),
-        ({"moe_tp": 2}, {"moe_ep_size": 2, "moe_tp_size": 1}, r"Model.re_up_gate: expected 8 weights.* got 16"),
+        ({"ep": 2}, {"n_shared_experts": 2}, "n_shared_experts is 2: a slice of it over def_tp_size 2 has the width"),
     ],
 )
 def test_parallel_sizes(sizes, fields, message):
     refused(message, fields=fields, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fields", "message"),
+    [
+        ({"ep": 2}, {"moe_ep_size": 1, "moe_tp_size": 2}, r"Model.re_up_gate: expected 24 weights.* got 12"),
+        ({"moe_tp": 2}, {"moe_ep_size": 2, "moe_tp_size": 1}, r"Model.re_up_gate: expected 12 weights.* got 24"),
+    ],
+)
+def test_experts_that_are_split_the_other_way(sizes, fields, message):
+    refused(message, "qwen3_moe", fields=fields, **sizes)
 
 
 @pytest.mark.parametrize("slot", ["tid2eid", "log2phy", "re_up_gate_deq_scale", "se_down_deq_scale", "re_down_scale"])

@@ -22,6 +22,15 @@ CASES = [  # family, ranks of experts, ranks that slice experts, [in, out], the 
 ]
 
 
+# A whole shared expert has the width of a routed one, by which the runtime knows it; a slice must have another.
+WHOLE = {"qwen2_moe": {"shared_expert_intermediate_size": 64}, "glm4_moe": {"n_shared_experts": 1}}
+SLICED = {"qwen2_moe": {"shared_expert_intermediate_size": 256}, "glm4_moe": {"n_shared_experts": 3}}
+
+
+def model_of(family, replicated):
+    return moe_model(family, **(WHOLE if replicated else SLICED).get(family, {}))
+
+
 def slots_of_rank(hf, rank, ep, moe_tp, transposed, replicated):
     model = make_moe_model(hf, rank, ep, moe_tp, transposed)
     if replicated:
@@ -33,7 +42,7 @@ def slots_of_rank(hf, rank, ep, moe_tp, transposed, replicated):
 def save(rank, folder):
     parts = []
     for family, ep, moe_tp, transposed, replicated in CASES:
-        hf = moe_model(family)
+        hf = model_of(family, replicated)
         plain = {k: v for k, v in hf.config.to_dict().items() if isinstance(v, (int, float, str))}
         fields = {**moe_fields(hf, ep, moe_tp), "experts_weight_transpose": transposed}
         fields["scoring_func"] = fields["scoring_func"].name
@@ -71,8 +80,8 @@ def test_two_ranks_equal_one(tmp_path):
         save(rank, tmp_path)
     mp.spawn(rank_main, args=(tmp_path,), nprocs=2)
     ranks = [torch.load(tmp_path / f"outputs{rank}.pt") for rank in (0, 1)]
-    for index, (family, ep, moe_tp, *_) in enumerate(CASES):
-        hidden = batches(moe_harness(family))
+    for index, (family, ep, moe_tp, _, replicated) in enumerate(CASES):
+        hidden = batches(moe_harness(model_of(family, replicated)))
         for rank in ranks:
             difference = (rank[index] - hidden).abs().max().item()
             print(f"{family}: largest difference between EP {ep} x TP {moe_tp} and one rank: {difference:.2e}")
@@ -90,7 +99,7 @@ class Alone(TorchKernels):
 
 
 def harness_of_rank(rank, family="qwen3_moe", replicated=False):
-    hf = moe_model(family)
+    hf = model_of(family, replicated)
     runtime = xl.Runtime(0, rank=rank, tp_size=2, moe_ep_size=2, kernels=Alone())
     model = xl.Model()
     for slot, value in slots_of_rank(hf, rank, 2, 1, False, replicated).items():
@@ -127,13 +136,13 @@ def test_the_experts_of_the_other_rank_show(rank):
 
 
 def test_shared_experts_of_two_widths():
-    hf = moe_model("glm4_moe")
+    hf = model_of("glm4_moe", replicated=True)
     slots = slots_of_rank(hf, 0, 2, 1, False, True)
     model = xl.Model()
     for slot, value in slots.items():
         setattr(model, slot, value)
     model.se_up_gate = make_moe_model(hf, 0, 2, 1).se_up_gate
-    with pytest.raises(ValueError, match=r"Model.se_up_gate\[0\]: expected shape \(192, 256\), got \(96, 256\)"):
+    with pytest.raises(ValueError, match=r"Model.se_up_gate\[0\]: expected shape \(96, 256\), got \(48, 256\)"):
         model.init(make_config(hf, 2, **moe_fields(hf, ep=2)))
 
 
@@ -146,3 +155,11 @@ def test_a_shared_expert_that_cannot_be_sliced():
     fields = {**moe_fields(hf, ep=2), "n_shared_experts": 1, "moe_intermediate_size": 47}
     with pytest.raises(ValueError, match=r"Model.se_up_gate\[0\]: expected shape \(94, 256\), got \(46, 256\)"):
         model.init(make_config(hf, 2, **fields))
+
+
+def test_a_slice_as_wide_as_a_routed_expert():
+    """The compiled runtime takes it for a whole one, and leaves out what the other ranks have."""
+    hf = moe_model("glm4_moe", n_shared_experts=2)
+    model = make_moe_model(hf, 0, 2, 1)
+    with pytest.raises(ValueError, match="n_shared_experts is 2: a slice of it over def_tp_size 2 has the width of a"):
+        model.init(make_config(hf, 2, **moe_fields(hf, ep=2)))
