@@ -128,10 +128,10 @@ def shared_width(config: ModelConfig) -> int:
 
 
 def shared_is_replicated(config: ModelConfig, se_down: Sequence[LinearWeight]) -> bool:
-    """Whether every rank has the whole shared expert: if the first one is as wide as a routed expert, or cannot be sliced.
+    """Whether every rank has the whole shared expert: it is as wide as a routed one, or it cannot be sliced.
 
-    The compiled runtime goes by that width alone, so ``check_experts`` refuses the slices that happen to have it; a whole
-    one of another width it would add up once for each rank.
+    The compiled runtime goes by that width alone, so ``check_experts`` refuses the slices that happen to have it; a
+    whole one of another width it would add up once for each rank.
     """
     if not se_down:
         return False
