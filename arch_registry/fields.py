@@ -180,7 +180,7 @@ def _store(
 
 
 def null_finding(config: HfConfig, key: str) -> Finding:
-    hint = "Null stands for nothing here; remove the key for its default or give a value."
+    hint = "No such model can be built with a null here; remove the key for its default or give a value."
     return Finding(FindingCode.KEY_TYPE, config.path(key), None, "a value, or the key absent", hint)
 
 
