@@ -5,7 +5,7 @@ RUN := "$(VENV)/bin/python" -m
 UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format lock clean
+.PHONY: help venv demo test lint format readme lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: venv ## Run ruff, mypy, import-linter and codespell
 format: venv ## Let ruff fix and format the code
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
+
+readme: venv ## Write README's table of models anew, from the registry
+	$(RUN) scripts.models_table
 
 # The resolver follows every Python version we support, which pip cannot. The pattern takes out torch, which
 # scripts/install.sh picks by machine, and what only its CUDA build needs (xgrammar names triton, but uses it on GPUs only).

@@ -42,10 +42,19 @@ def test_the_multi_process_engine(checkpoint, stock, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "mode"), [("LlamaForCausalLM", engines.DECODE_ONLY), ("Qwen3ForCausalLM", engines.FULL)]
+    ("architecture", "settings"),
+    [
+        ("LlamaForCausalLM", engines.DECODE_ONLY),
+        ("Qwen3ForCausalLM", engines.FULL),
+        # Each expert sliced over the ranks.
+        ("Qwen3MoeForCausalLM", engines.DECODE_ONLY),
+        # Whole experts spread over the ranks: vLLM's own CPU kernel cannot do that, and in full mode it never has to.
+        ("Qwen3MoeForCausalLM", {**engines.FULL, "enable_expert_parallel": True}),
+    ],
+    ids=["dense", "dense-full", "experts-sliced", "experts-spread"],
 )
-def test_two_ranks_give_the_tokens_of_one(checkpoint, stock, tmp_path, architecture, mode):
-    settings = {**mode, "tensor_parallel_size": 2}
+def test_two_ranks_give_the_tokens_of_one(checkpoint, stock, tmp_path, architecture, settings):
+    settings = {**settings, "tensor_parallel_size": 2}
     trace = tmp_path / "trace"
     run = offline(
         checkpoint(architecture),

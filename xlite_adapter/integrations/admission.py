@@ -44,7 +44,7 @@ def admit(vllm_config: Any, registry: Registry, options: Options) -> PlanResult:
     told = {finding.code for finding in planned.findings}
     # The engine copies some of the model's keys into its own settings: one cause, one finding.
     findings = [finding for finding in engine_findings(vllm_config, options) if finding.code not in told]
-    findings += [*planned.findings, *_backend_findings(vllm_config, planned.plan)]
+    findings += [*planned.findings, *_cpu_findings(vllm_config, planned.plan)]
     refused = any(finding.severity is Severity.ERROR for finding in findings)
     return PlanResult(None if refused else planned.plan, tuple(findings))
 
@@ -248,13 +248,21 @@ def _runtime_findings(options: Options, platform: str) -> Iterator[Finding]:
         )
 
 
-def _backend_findings(vllm_config: Any, plan: RuntimePlan | None) -> Iterator[Finding]:
-    """On AMX machines vLLM prefers a back end whose latent cache is packed for that instruction set."""
-    if plan is None or plan.attention == "mha" or vllm_config.device_config.device_type != "cpu":
+def _cpu_findings(vllm_config: Any, plan: RuntimePlan | None) -> Iterator[Finding]:
+    """What only some models are refused for, and only on a CPU."""
+    if plan is None or vllm_config.device_config.device_type != "cpu":
         return
-    backend = vllm_config.attention_config.backend
-    name = getattr(backend, "name", None)
-    if name != "CPU_MLA" and torch.cpu._is_amx_tile_supported():
+    if plan.parallel.dp > 1:  # a model with experts: the plan of a dense one has 1
+        yield _refuse(
+            FindingCode.PARALLEL,
+            "data_parallel_size",
+            plan.parallel.dp,
+            "1 for a model with experts on a CPU",
+            "Use tensor parallelism instead: vLLM itself cannot exchange the tokens of data-parallel ranks on a CPU.",
+        )
+    # On AMX machines vLLM prefers a back end whose latent cache is packed for that instruction set.
+    name = getattr(vllm_config.attention_config.backend, "name", None)
+    if plan.attention != "mha" and name != "CPU_MLA" and torch.cpu._is_amx_tile_supported():
         yield _refuse(
             FindingCode.ATTENTION_BACKEND,
             "attention_config.backend",

@@ -63,6 +63,31 @@ class AttentionShape(NamedTuple):
     dtype: torch.dtype
 
 
+class IndexShape(NamedTuple):
+    """The indexer of sparse attention: its heads and their size, the most tokens it leaves to each query."""
+
+    heads: int
+    head_dim: int
+    topk: int
+
+
+class LatentShape(NamedTuple):
+    """Latent attention of one rank: query heads, their two parts, the latent's size (kv_lora_rank), the value's.
+
+    ``scale`` multiplies the scores. ``indexer`` is None where every query attends to all tokens before it.
+    """
+
+    heads: int
+    nope_dim: int
+    rope_dim: int
+    latent_dim: int
+    value_dim: int
+    block_size: int
+    dtype: torch.dtype
+    scale: float
+    indexer: IndexShape | None
+
+
 class Kernels(Protocol):
     """The operators that the reference runtime computes with.
 
@@ -127,6 +152,60 @@ class Kernels(Protocol):
         kv_layer: Sequence[torch.Tensor],
     ) -> torch.Tensor:
         """Write k and v to their slots, then causal attention over each request's cached and new tokens: [T, N*H]."""
+        ...
+
+    # Latent attention (MLA) and its indexer (DSA): L size of the latent, R of a rotated head, M heads and I head dim of
+    # the indexer.
+
+    def layer_norm(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+        """Layer norm over the last dim; the input is unchanged."""
+        ...
+
+    def rope_pairs(self, positions_T: torch.Tensor, x_TNR: torch.Tensor, table_PR: torch.Tensor) -> torch.Tensor:
+        """Rotate pairs (2j, 2j + 1): a new tensor [T, N, R].
+
+        Rows of the table are [cos 0, sin 0, cos 1, sin 1, ...] in fp32. The order of the result's dims is the kernels'
+        own, alike for queries and keys: it never changes a score, and is what their cache holds.
+        """
+        ...
+
+    def check_latent_cache(self, kv_layer: Sequence[torch.Tensor], shape: LatentShape) -> None:
+        """As ``check_kv_cache``, for the caches of latents, rotated keys and, where there is an indexer, index keys."""
+        ...
+
+    def begin_latent(self, batch: Batch, shape: LatentShape) -> Any:
+        """As ``begin``, for latent attention."""
+        ...
+
+    def choose_tokens(
+        self,
+        state: Any,
+        q_TMI: torch.Tensor,
+        k_TI: torch.Tensor,
+        weights_TM: torch.Tensor,
+        index_cache: torch.Tensor,
+    ) -> Any:
+        """Write the index keys to their slots, and choose for each query the tokens that score highest.
+
+        A token's score is the sum over heads of weight * relu(q . k). The result is passed to ``latent_attention`` of
+        this layer, and of the layers after it that have no indexer.
+        """
+        ...
+
+    def latent_attention(
+        self,
+        state: Any,
+        q_latent_TNL: torch.Tensor,
+        q_rope_TNR: torch.Tensor,
+        latent_TL: torch.Tensor,
+        k_rope_TR: torch.Tensor,
+        kv_layer: Sequence[torch.Tensor],
+        chosen: Any,
+    ) -> torch.Tensor:
+        """Write latents and rotated keys to their slots, then causal attention to the chosen ones (None: to all).
+
+        Keys are [latent | rotated], values the latents: [T, N, L].
+        """
         ...
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:

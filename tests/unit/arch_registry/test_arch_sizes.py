@@ -71,6 +71,6 @@ def test_what_torch_and_the_reference_runtime_say(architecture, tp, dtype, inter
     bound = model._ready("test")
     assert activation_bytes(plan) == bound.workspace_bytes()
     assert output_bytes(plan) == torch.empty(limits.token_budget, 256, dtype=kind).nbytes
-    heads, head_dim = bound.dense.attention[1:3]
+    heads, head_dim = bound.decoder.attention.shape[1:3]
     block = torch.empty(2, limits.block_size, heads, head_dim, dtype=kind)
-    assert kv_bytes_per_token(plan) * limits.block_size == block.nbytes * len(bound.dense.layers)
+    assert kv_bytes_per_token(plan) * limits.block_size == block.nbytes * len(bound.decoder.layers)

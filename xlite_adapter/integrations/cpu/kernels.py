@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from vllm import _custom_ops as ops
 
+from xlite_adapter.integrations.cpu.latent_kernels import VllmLatentKernels
 from xlite_adapter.runtime.protocol import AttentionShape, Batch, LinearWeight
 
 
@@ -26,7 +27,7 @@ class AttentionState(NamedTuple):
     scale: float
 
 
-class VllmCpuKernels:
+class VllmCpuKernels(VllmLatentKernels):
     """``runtime.protocol.Kernels`` on ``torch.ops._C`` of vLLM's CPU build.
 
     Args:

@@ -85,7 +85,9 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         kernels = VllmCpuKernels(
             self._attention_isa(table.block_size), envs.VLLM_CPU_ATTN_SPLIT_KV, get_tp_group().all_reduce
         )
-        runtime = self._xlite_api.Runtime(0, rank=rank, tp_size=plan.parallel.tp, kernels=kernels)
+        sizes = plan.parallel
+        experts = {"moe_tp_size": sizes.moe_tp, "moe_ep_size": sizes.moe_ep}
+        runtime = self._xlite_api.Runtime(0, rank=rank, tp_size=sizes.tp, **experts, kernels=kernels)
         built = build_model(self._xlite_api, runtime, plan, self._xlite_weights, table, rank, self.device)
         logger.info_once(
             "xlite serves %s with up to %d tokens per batch on the %s runtime; larger batches run natively.",

@@ -1,8 +1,8 @@
-"""The reference runtime: xlite 0.2.0rc4's classes in torch, for dense and MoE models with multi-head attention.
+"""The reference runtime: xlite 0.2.0rc4's classes in torch, for dense and MoE models, multi-head and latent attention.
 
 It computes what the compiled runtime computes, raises where that one raises, and also where that one lets a mistake
-pass. Read ``dense.py`` and ``moe.py`` for the models, ``kernels.py`` for the operators, ``checks.py`` for what a batch
-must be.
+pass. Read ``decoder.py``, then ``mha.py``, ``latent.py`` and ``moe.py``, for the models, ``kernels.py`` and
+``latent_kernels.py`` for the operators, ``checks.py`` for what a batch must be.
 """
 
 from xlite_adapter.runtime.reference.config import ModelConfig

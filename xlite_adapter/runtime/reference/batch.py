@@ -77,7 +77,7 @@ def _lengths(meta: AttnMetaV2, name: str) -> tuple[torch.Tensor, list[int]]:
 
 def _only(name: str, tensors: Sequence[torch.Tensor], dims: int) -> torch.Tensor:
     if len(tensors) != 1:
-        raise RuntimeError(f"attn_meta.{name} must hold one tensor for multi-head attention, got {len(tensors)}")
+        raise RuntimeError(f"attn_meta.{name} must hold one tensor for caches of one block size, got {len(tensors)}")
     return checks.check_tensor(f"attn_meta.{name}[0]", tensors[0], torch.int32, dims)
 
 

@@ -6,24 +6,22 @@ Legend of shapes: T tokens, D hidden size, B requests, V vocabulary of one rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from xlite_adapter.runtime.protocol import AttentionShape, Batch, Kernels
-from xlite_adapter.runtime.reference import checks, dense, moe, mrope
+from xlite_adapter.runtime.protocol import Batch, Kernels
+from xlite_adapter.runtime.reference import checks, decoder
+from xlite_adapter.runtime.reference.attention_binding import bind_attention
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.init_checks import block_size_of
 from xlite_adapter.runtime.reference.moe_binding import activations_per_token, bind_feed_forwards
 from xlite_adapter.runtime.reference.runtime import Runtime
-from xlite_adapter.runtime.reference.weights import rank_sizes
 
 if TYPE_CHECKING:
     from xlite_adapter.runtime.reference.model import Model
 
 KVCache = Sequence[Sequence[torch.Tensor]]
-_NOTHING = torch.empty(0)
 BatchMaker = Callable[[object, int, int, int, checks.Limits], Batch]
 
 
@@ -35,15 +33,9 @@ class BoundModel:
     """
 
     def __init__(self, model: Model, config: ModelConfig, rank: int) -> None:
-        self.dense = _bind_weights(model, config, rank)
-        self._run_layers = dense.run_layers
-        if config.n_routed_experts:
-            self._run_layers = partial(moe.run_layers, bind_feed_forwards(model, config, rank))
-        self._plane_R: torch.Tensor | None = None
-        if config.mrope_section:
-            self._plane_R = mrope.plane_of_columns(config.mrope_section, config.mrope_interleaved)
+        self.decoder = _bind_weights(model, config, rank)
         self._no_deepstack: tuple[None, ...] = (None,) * config.n_layers
-        self.limits = _limits(config, self.dense.embed.dtype)
+        self.limits = _limits(config, self.decoder.embed.dtype)
         self._config = config
         self._runtime: Runtime | None = None
         self._kv_cache: KVCache | None = None
@@ -67,20 +59,18 @@ class BoundModel:
         kernels = self.kernels_of(rt)
         x = checks.check_embeds(input, limits) if input_is_embeds else checks.check_ids(input, limits)
         tokens = x.shape[0]
-        table_PR = checks.check_rope_table(table, limits)
+        table_PR = self.decoder.attention.check_rope_table(table, limits)
         num_blocks = self._blocks_of(kernels, kv_cache)
         batch = make_batch(attn_meta, tokens, table_PR.shape[0], num_blocks, limits)
-        if self._plane_R is not None:
-            batch, table_PR = mrope.with_own_rows(batch, table_PR, self._plane_R)
         checks.check_hidden_buffer("output", output, tokens, limits)
         if aux_outputs is not None:
             checks.check_aux_outputs(aux_outputs, tokens, limits)
         checks.check_deepstack_input(deepstack_input, input_is_embeds, tokens, limits)
         deepstack = (*deepstack_input, *self._no_deepstack[len(deepstack_input) :])
         with torch.no_grad():
-            residual_TD = x if input_is_embeds else dense.embed(self.dense, kernels, x)
-            hidden_TD = self._run_layers(
-                self.dense, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs, deepstack
+            residual_TD = x if input_is_embeds else decoder.embed(self.decoder, kernels, x)
+            hidden_TD = decoder.run_layers(
+                self.decoder, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs, deepstack
             )
             output[:tokens].copy_(hidden_TD)
 
@@ -90,7 +80,7 @@ class BoundModel:
         hidden_TD = checks.check_embeds(hidden, self.limits)
         self.check_logits_buffers(indices, output, hidden_TD.shape[0])
         with torch.no_grad():
-            dense.logits(self.dense, kernels, hidden_TD, indices, output)
+            decoder.logits(self.decoder, kernels, hidden_TD, indices, output)
 
     def check_logits_buffers(self, indices: object, output: object, tokens: int) -> None:
         """``indices`` is int32 [B] within the tokens, ``output`` model dtype [tp, >= B, V]."""
@@ -99,9 +89,9 @@ class BoundModel:
             raise RuntimeError("indices is empty: at least one row is needed")
         checks.check_range("indices", indices_B, tokens, f"the batch has {tokens} tokens")
         buffer = checks.check_tensor("output", output, self.limits.dtype, 3)
-        rows, width = indices_B.shape[0], self.dense.embed.shape[0]
-        if buffer.shape[0] != self.dense.tp_size or buffer.shape[1] < rows or buffer.shape[2] != width:
-            expected = f"({self.dense.tp_size}, {rows} or more, {width})"
+        rows, width = indices_B.shape[0], self.decoder.embed.shape[0]
+        if buffer.shape[0] != self.decoder.tp_size or buffer.shape[1] < rows or buffer.shape[2] != width:
+            expected = f"({self.decoder.tp_size}, {rows} or more, {width})"
             raise RuntimeError(f"output: expected shape {expected} = (tp, rows, vocab / tp), got {tuple(buffer.shape)}")
 
     def kernels_of(self, rt: Runtime) -> Kernels:
@@ -109,7 +99,7 @@ class BoundModel:
         if rt is not self._runtime:
             if not isinstance(rt, Runtime):
                 raise RuntimeError(f"rt must be a Runtime, got {type(rt).__name__}")
-            tp_size, tp_rank = self.dense.tp_size, self.dense.tp_rank
+            tp_size, tp_rank = self.decoder.tp_size, self.decoder.tp_rank
             if rt.tp_size != tp_size:
                 raise RuntimeError(f"Runtime.tp_size is {rt.tp_size}, the model's def_tp_size is {tp_size}")
             if rt.rank % tp_size != tp_rank:
@@ -133,23 +123,21 @@ class BoundModel:
         return self._num_blocks
 
     def _check_kv_cache(self, kernels: Kernels, kv_cache: KVCache) -> int:
-        model = self.dense
+        model = self.decoder
         if len(kv_cache) != len(model.layers):
             raise RuntimeError(f"kv_cache has {len(kv_cache)} layers, the model has {len(model.layers)}")
         for layer, kv_layer in enumerate(kv_cache):
             try:
-                kernels.check_kv_cache(kv_layer, model.attention)
+                model.attention.check_kv_layer(kernels, layer, kv_layer)
             except RuntimeError as error:
                 raise RuntimeError(f"kv_cache[{layer}]: {error}") from error
         return min(kv_layer[0].shape[0] for kv_layer in kv_cache)
 
     def workspace_bytes(self) -> int:
         """Bytes of the largest set of activations that live at once in a forward of ``max_m`` tokens."""
-        model, config = self.dense, self._config
-        heads, kv_heads, head_dim = model.attention[:3]
-        qkv_and_output = 2 * (heads + kv_heads) * head_dim
+        model, config = self.decoder, self._config
         mlp = max(3 * config.intermediate_size // model.tp_size, activations_per_token(config))
-        widest = max(qkv_and_output, mlp)
+        widest = max(model.attention.activations_per_token(), mlp)
         return config.max_m * (2 * config.hidden_size + widest) * self.limits.dtype.itemsize
 
 
@@ -169,38 +157,25 @@ def _limits(config: ModelConfig, dtype: torch.dtype) -> checks.Limits:
     )
 
 
-def _bind_weights(model: Model, config: ModelConfig, rank: int) -> dense.DenseModel:
+def _bind_weights(model: Model, config: ModelConfig, rank: int) -> decoder.DecoderModel:
     assert model.embed is not None
     assert model.head is not None
-    sizes = rank_sizes(config)
+    assert model.norm is not None
     captures = {layer: index for index, layer in enumerate(config.aux_layer_ids)}
-    return dense.DenseModel(
+    attention, attentions = bind_attention(model, config, model.embed.dtype)
+    feed_forwards = bind_feed_forwards(model, config, rank)
+    next_norms = (*model.attn_norm[1:], model.norm)
+    return decoder.DecoderModel(
         embed=model.embed,
         head=model.head,
         first_norm=model.attn_norm[0],
-        layers=tuple(_bind_layer(model, layer, config, captures.get(layer, -1)) for layer in range(config.n_layers)),
+        layers=tuple(
+            decoder.Layer(*weights, captures.get(layer, -1))
+            for layer, weights in enumerate(zip(attentions, model.mlp_norm, feed_forwards, next_norms, strict=True))
+        ),
         final_capture=captures.get(config.n_layers, -1),
         eps=config.norm_eps,
-        attention=AttentionShape(
-            sizes.heads, sizes.kv_heads, config.head_dim, block_size_of(config), model.embed.dtype
-        ),
-        qk_norm_full=config.qk_norm_full,
+        attention=attention,
         tp_rank=rank,
         tp_size=config.def_tp_size,
-    )
-
-
-def _bind_layer(model: Model, layer: int, config: ModelConfig, capture: int) -> dense.Layer:
-    assert model.norm is not None
-    return dense.Layer(
-        qkv=model.mha_qkv[layer],
-        qkv_bias=model.mha_qkv_bias[layer] if config.qkv_bias else None,
-        q_norm=model.mha_q_norm[layer] if config.qk_norm else None,
-        k_norm=model.mha_k_norm[layer] if config.qk_norm else None,
-        attn_out=model.attn_out[layer],
-        mlp_norm=model.mlp_norm[layer],
-        gate_up=_NOTHING if config.n_routed_experts else model.mlp_up_gate[layer],
-        down=_NOTHING if config.n_routed_experts else model.mlp_down[layer],
-        next_norm=model.attn_norm[layer + 1] if layer + 1 < config.n_layers else model.norm,
-        capture=capture,
     )

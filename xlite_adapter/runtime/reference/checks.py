@@ -174,6 +174,24 @@ def check_rope_table(table: object, limits: Limits) -> torch.Tensor:
     return table_PR
 
 
+def check_pairs_table(table: object, limits: Limits) -> torch.Tensor:
+    """``freqs_cis`` of latent attention: complex64 [P, R / 2], or its real view, fp32 [P, R] = [cos 0, sin 0, ...].
+
+    Given as complex numbers it is viewed, not copied, as real ones.
+    """
+    rope_dim = limits.rope_head_dim
+    if isinstance(table, torch.Tensor) and table.is_complex():
+        table_PJ = check_tensor("freqs_cis", table, torch.complex64, 2)
+        if table_PJ.shape[1] != rope_dim // 2:
+            width = f"rope_head_dim {rope_dim} needs {rope_dim // 2}"
+            raise RuntimeError(f"freqs_cis has {table_PJ.shape[1]} complex numbers in a row, {width}")
+        return torch.view_as_real(table_PJ).flatten(1)
+    table_PR = check_tensor("freqs_cis", table, torch.float32, 2)
+    if table_PR.shape[1] != rope_dim:
+        raise RuntimeError(f"freqs_cis has width {table_PR.shape[1]}, rope_head_dim is {rope_dim}")
+    return table_PR
+
+
 def check_hidden_buffer(name: str, buffer: object, tokens: int, limits: Limits) -> torch.Tensor:
     """A buffer for hidden states: [>= T, D] in the model's dtype."""
     buffer_TD = check_tensor(name, buffer, limits.dtype, 2)

@@ -1,7 +1,8 @@
 """ModelConfig: every attribute of the runtime's, each with the default of a fresh object.
 
-The reference computes dense and MoE models with multi-head attention. The other attributes can be set and read, so that
-one builder serves every runtime; ``Model.init`` refuses the ones it does not implement, by name (see ``init_checks``).
+The reference computes dense and MoE models with multi-head or latent attention. The other attributes can be set and
+read, so that one builder serves every runtime; ``Model.init`` refuses the ones it does not implement, by name (see
+``init_checks``).
 """
 
 from __future__ import annotations

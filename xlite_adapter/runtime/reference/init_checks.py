@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.enums import AttnType
+from xlite_adapter.runtime.reference.latent_checks import check_belongs_to_latent, check_latent, is_latent
 from xlite_adapter.runtime.reference.mha_checks import check_belongs_to_mha, check_mha
 from xlite_adapter.runtime.reference.moe_checks import check_experts, fail
 
 UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
     "gated attention output": ("attn_output_gate",),
-    "latent attention (MLA)": (
-        *("nope_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank"),
-        *("mla_wuv_weight_nz", "mla_wukt_weight_nz"),
-    ),
-    "sparse attention (DSA)": (
-        *("index_head_dim", "index_n_heads", "index_topk", "index_softmax_scale", "index_rope_interleaved"),
-        *("index_full_mask", "index_c8_mask"),
-    ),
+    "an index cache in 8 bits (C8)": ("index_c8_mask",),
     "linear attention": (
         *("linear_num_k_heads", "linear_num_v_heads", "linear_key_head_dim", "linear_value_head_dim"),
         *("linear_conv_kernel_dim", "full_attention_interval"),
@@ -25,6 +19,7 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
     "a gate that is not captured": ("gate_captured",),
     "NZ and quantised weight layouts": (
         *("weight_nz", "experts_weight_nz", "quant_attn_weight_transpose", "quant_attn_weight_nz"),
+        *("mla_wuv_weight_nz", "mla_wukt_weight_nz"),
     ),
     "compressed attention (CxA) and hyper-connections": (
         *("o_groups", "o_lora_rank", "window_size", "compress_rope_theta", "original_seq_len", "rope_factor"),
@@ -32,8 +27,9 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
         "compress_ratios",
     ),
 }
+SUPPORTED = (AttnType.AttnMHA, AttnType.AttnMLA, AttnType.AttnDSA)
 _POSITIVE = (
-    *("vocab_size", "hidden_size", "n_layers", "n_heads", "n_kv_heads", "head_dim", "rope_head_dim"),
+    *("vocab_size", "hidden_size", "n_layers", "n_heads", "n_kv_heads", "rope_head_dim"),
     *("norm_eps", "max_seq_len", "max_batch_size", "max_m"),
     *("def_tp_size", "def_dp_size", "moe_ep_size", "moe_tp_size"),
 )
@@ -46,12 +42,16 @@ def block_size_of(config: ModelConfig) -> int:
 
 def check_config(config: ModelConfig, rank: int) -> None:
     """Raise ValueError on a config that the reference cannot compute exactly."""
-    check_belongs_to_mha(config)
     _check_unsupported(config)
+    check_belongs_to_mha(config)
+    check_belongs_to_latent(config)
     _check_sizes(config, rank)
     check_experts(config)
+    if is_latent(config):
+        check_latent(config, block_size_of(config))
+    else:
+        check_mha(config)
     _check_divisions(config)
-    check_mha(config)
     _check_aux_layer_ids(config)
     if not 0 <= config.deepstack_num_level <= config.n_layers:
         expected = f"expected 0 to n_layers {config.n_layers}: one input for each of the first layers"
@@ -59,8 +59,9 @@ def check_config(config: ModelConfig, rank: int) -> None:
 
 
 def _check_unsupported(config: ModelConfig) -> None:
-    if config.attn_type is not AttnType.AttnMHA:
-        fail("attn_type", config.attn_type.name, "the reference runtime implements AttnMHA")
+    if config.attn_type not in SUPPORTED:
+        supported = ", ".join(kind.name for kind in SUPPORTED)
+        fail("attn_type", config.attn_type.name, f"the reference runtime implements {supported}")
     for feature, names in UNSUPPORTED_FIELDS.items():
         for name in names:
             if getattr(config, name) != getattr(ModelConfig, name):
@@ -75,7 +76,7 @@ def _check_sizes(config: ModelConfig, rank: int) -> None:
     if block_size_of(config) <= 0:
         fail("block_sizes" if config.block_sizes else "block_size", block_size_of(config), "expected more than 0")
     if len(config.block_sizes) > 1:
-        fail("block_sizes", config.block_sizes, "multi-head attention has one block size")
+        fail("block_sizes", config.block_sizes, "all layers share one block size")
     if config.block_size not in (0, block_size_of(config)):
         fail("block_size", config.block_size, f"block_sizes says {block_size_of(config)}")
     if config.def_dp_size != 1:

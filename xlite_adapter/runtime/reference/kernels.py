@@ -16,16 +16,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 
-from xlite_adapter.runtime.protocol import AttentionShape, Batch, LinearWeight
-
-
-class Request(NamedTuple):
-    """One request of a batch: its rows among the tokens and its blocks."""
-
-    first: int
-    length: int
-    context: int
-    blocks: torch.Tensor
+from xlite_adapter.runtime.protocol import AttentionShape, Batch, LatentShape, LinearWeight
+from xlite_adapter.runtime.reference.latent_kernels import LatentTorchKernels
+from xlite_adapter.runtime.reference.requests import Request, requests_of
 
 
 class AttentionState(NamedTuple):
@@ -37,8 +30,10 @@ class AttentionState(NamedTuple):
     shape: AttentionShape
 
 
-class TorchKernels:
+class TorchKernels(LatentTorchKernels):
     """Kernels for any CPU. K and V are each [blocks, block_size, K, H]; only dim 0 may have a pitch.
+
+    So are the caches of latent attention, with K = 1.
 
     Args:
         group: Process group of ``all_reduce``; None is torch.distributed's default group.
@@ -102,15 +97,16 @@ class TorchKernels:
         if kv_layer[0].shape[0] != kv_layer[1].shape[0]:
             raise RuntimeError(f"k has {kv_layer[0].shape[0]} blocks, v has {kv_layer[1].shape[0]}")
 
+    def check_latent_cache(self, kv_layer: Sequence[torch.Tensor], shape: LatentShape) -> None:
+        """As the mixin, and every tensor is dense within a block."""
+        super().check_latent_cache(kv_layer, shape)
+        for name, cache in zip(("latent k", "rope k", "index k"), kv_layer, strict=False):
+            if not cache[:1].is_contiguous():
+                raise RuntimeError(f"{name}: dims 1 to 3 must be dense, got strides {cache.stride()}")
+
     def begin(self, batch: Batch, shape: AttentionShape) -> AttentionState:
         """Split the batch into requests, and the slots into blocks and offsets."""
-        requests = []
-        starts, lens = batch.query_start_loc.tolist(), batch.lens.tolist()
-        for row, (first, length, cached) in enumerate(zip(starts, lens, batch.cached_lens.tolist(), strict=False)):
-            context = cached + length
-            blocks = batch.block_table[row, : -(-context // shape.block_size)]
-            requests.append(Request(first, length, context, blocks))
-        slots_T = batch.slots.long()
+        requests, slots_T = requests_of(batch, shape.block_size), batch.slots.long()
         return AttentionState(requests, slots_T // shape.block_size, slots_T % shape.block_size, shape)
 
     def attention(

@@ -26,6 +26,8 @@ def check_belongs_to_mha(config: ModelConfig) -> None:
 def check_mha(config: ModelConfig) -> None:
     """Raise ValueError where the options of multi-head attention contradict each other."""
     rope, head_dim = config.rope_head_dim, config.head_dim
+    if head_dim <= 0:
+        fail("head_dim", head_dim, "expected more than 0")
     if rope > head_dim or rope % 2:
         fail("rope_head_dim", rope, f"expected an even number, at most head_dim {head_dim}")
     if config.softmax_scale and not math.isclose(config.softmax_scale, head_dim**-0.5, rel_tol=1e-4):

@@ -20,10 +20,10 @@ from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.init_checks import check_config
 from xlite_adapter.runtime.reference.metadata import AttnMeta, AttnMetaV2
 from xlite_adapter.runtime.reference.runtime import Runtime
+from xlite_adapter.runtime.reference.slots import check_slot
 from xlite_adapter.runtime.reference.weights import (
     SINGLE_TENSORS,
     UNSUPPORTED_SLOTS,
-    check_slot,
     shared_is_replicated,
     slots_of,
 )
@@ -45,6 +45,16 @@ class Model(CheckedAttributes):
     mha_qkv_bias: Sequence[torch.Tensor] = ()
     mha_q_norm: Sequence[torch.Tensor] = ()
     mha_k_norm: Sequence[torch.Tensor] = ()
+    mla_qkv_a: Sequence[LinearWeight] = ()
+    mla_q_norm: Sequence[torch.Tensor] = ()
+    mla_q_b: Sequence[LinearWeight] = ()
+    mla_kv_norm: Sequence[torch.Tensor] = ()
+    mla_wuk_t: Sequence[torch.Tensor] = ()
+    mla_wuv: Sequence[torch.Tensor] = ()
+    index_q_b: Sequence[LinearWeight] = ()
+    index_k_weights_proj: Sequence[LinearWeight] = ()
+    index_k_norm: Sequence[torch.Tensor] = ()
+    index_k_norm_bias: Sequence[torch.Tensor] = ()
     attn_out: Sequence[LinearWeight] = ()
     mlp_norm: Sequence[torch.Tensor] = ()
     mlp_up_gate: Sequence[LinearWeight] = ()
@@ -121,8 +131,10 @@ class Model(CheckedAttributes):
             rt: The runtime, with this model's tensor-parallel size and rank.
             input: Token ids, int32 [T].
             attn_meta: Lengths, tables and positions of the batch.
-            kv_cache: (k, v) of each layer, in the layout of the runtime's kernels.
-            freqs_cis: Rotary table, rows [cos | sin]: fp32 [P, R], or the model's dtype.
+            kv_cache: (k, v) of each layer, in the layout of the runtime's kernels; latents, rotated keys and, with
+                sparse attention, index keys where attention is latent.
+            freqs_cis: Rotary table, rows [cos | sin]: fp32 [P, R], or the model's dtype. Latent attention takes
+                complex64 [P, R / 2] or its real view, fp32 [P, R].
             output: Model dtype [>= T, D]; the first T rows are written.
             aux_outputs: One model dtype [>= T, D] for each entry of ``aux_layer_ids``.
             curr_stream: Unused: the reference computes synchronously.
@@ -278,9 +290,11 @@ def _refuse_hashing(input_ids: torch.Tensor | None) -> None:
 def _declare_slots() -> None:
     """Give Model its kinds, and the slots of other families as empty attributes that can be detected and set."""
     lists: tuple[str, ...] = ("mha_qkv", "attn_out", "mlp_up_gate", "mlp_down")
+    lists += ("mla_qkv_a", "mla_q_b", "index_q_b", "index_k_weights_proj")
     lists += ("gate", "se_up_gate", "se_down", "se_gate", "re_up_gate", "re_down")
-    norms = ("attn_norm", "mlp_norm", "mha_qkv_bias", "mha_q_norm", "mha_k_norm", "gate_bias")
-    kinds = dict.fromkeys(lists, WEIGHTS) | dict.fromkeys(norms, TENSORS)
+    tensors: tuple[str, ...] = ("attn_norm", "mlp_norm", "mha_qkv_bias", "mha_q_norm", "mha_k_norm", "gate_bias")
+    tensors += ("mla_q_norm", "mla_kv_norm", "mla_wuk_t", "mla_wuv", "index_k_norm", "index_k_norm_bias")
+    kinds = dict.fromkeys(lists, WEIGHTS) | dict.fromkeys(tensors, TENSORS)
     kinds |= {"embed": TENSOR, "norm": TENSOR, "head": WEIGHT}
     for names in UNSUPPORTED_SLOTS.values():
         for name in names:

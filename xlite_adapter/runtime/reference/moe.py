@@ -1,22 +1,19 @@
-"""The forward of decoder models whose layers, after the first dense ones, are mixtures of experts.
+"""The feed-forward of a layer: a gated MLP, or a mixture of such experts.
 
-A loop of its own, so that dense models pay nothing for it. Every rank routes all of its tokens, computes its own
-experts (or its slice of each), and the all-reduce adds the parts up.
+Every rank routes all of its tokens, computes its own experts (or its slice of each), and the all-reduce adds the parts
+up.
 
-Legend of shapes: T tokens, D hidden size, E routed experts, A experts per token, S tokens of one expert, P rows of the
-rotary table, R rotary dim.
+Legend of shapes: T tokens, D hidden size, E routed experts, A experts per token, S tokens of one expert.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-from xlite_adapter.runtime.protocol import Batch, Kernels, LinearWeight
-from xlite_adapter.runtime.reference.dense import DenseModel, Layer
-from xlite_adapter.runtime.reference.qk_norm import norm_whole_qk
+from xlite_adapter.runtime.protocol import Kernels, LinearWeight
 from xlite_adapter.runtime.reference.router import Routing, choose_experts
 
 Reduce = Callable[[torch.Tensor], torch.Tensor] | None
@@ -45,62 +42,20 @@ class Experts(NamedTuple):
     replicated: bool
 
 
-def run_layers(
-    feed_forwards: Sequence[Mlp | Experts],
-    model: DenseModel,
-    kernels: Kernels,
-    residual_TD: torch.Tensor,
-    batch: Batch,
-    kv_cache: Sequence[Sequence[torch.Tensor]],
-    table_PR: torch.Tensor,
-    aux_outputs: Sequence[torch.Tensor] | None,
-    deepstack: Sequence[torch.Tensor | None],
-) -> torch.Tensor:
-    """As ``dense.run_layers``, with one of ``feed_forwards`` per layer in place of its ``gate_up`` and ``down``."""
-    reduce = kernels.all_reduce if model.tp_size > 1 else None
-    captures = None if aux_outputs is None else [buffer[: batch.tokens] for buffer in aux_outputs]
-    state = kernels.begin(batch, model.attention)
-    x = kernels.rms_norm(residual_TD, model.first_norm, model.eps)
-    each = zip(model.layers, feed_forwards, kv_cache, deepstack, strict=True)
-    for layer, feed_forward, kv_layer, extra_TD in each:
-        if captures is not None and layer.capture >= 0:
-            captures[layer.capture].copy_(residual_TD)
-        x = _attend(model, layer, kernels, x, batch, state, kv_layer, table_PR)
-        x = kernels.add_rms_norm(_reduced(reduce, x), residual_TD, layer.mlp_norm, model.eps)
-        if isinstance(feed_forward, Experts):
-            x = _mixture(feed_forward, kernels, reduce, x)
-        else:
-            x = _reduced(reduce, _mlp(feed_forward, kernels, x))
-        if extra_TD is not None:
-            x = x + extra_TD
-        x = kernels.add_rms_norm(x, residual_TD, layer.next_norm, model.eps)
-    if captures is not None and model.final_capture >= 0:
-        captures[model.final_capture].copy_(residual_TD)
-    return x
+def feed_forward_of(kernels: Kernels, reduce: Reduce) -> Callable[[Mlp | Experts, torch.Tensor], torch.Tensor]:
+    """What follows attention in one forward, as a function of a layer's weights and its normed input [T, D].
 
+    It gives the whole output, [T, D]: an all-reduce is part of it, since experts may take part in one or not.
+    """
+    linear, silu_and_mul = kernels.linear, kernels.silu_and_mul
 
-def _attend(
-    model: DenseModel,
-    layer: Layer,
-    kernels: Kernels,
-    x_TD: torch.Tensor,
-    batch: Batch,
-    state: object,
-    kv_layer: Sequence[torch.Tensor],
-    table_PR: torch.Tensor,
-) -> torch.Tensor:
-    """The attention output before its all-reduce: [T, D]."""
-    heads, kv_heads, head_dim = model.attention[:3]
-    qkv = kernels.linear(x_TD, layer.qkv, layer.qkv_bias)
-    q, k, v = qkv.split_with_sizes((heads * head_dim, kv_heads * head_dim, kv_heads * head_dim), dim=1)
-    if layer.q_norm is not None and layer.k_norm is not None:
-        if model.qk_norm_full:
-            q, k = norm_whole_qk(kernels, q, k, layer.q_norm, layer.k_norm, model.eps, model.tp_size)
-        else:
-            q = kernels.rms_norm(q.view(-1, heads, head_dim), layer.q_norm, model.eps).flatten(1)
-            k = kernels.rms_norm(k.view(-1, kv_heads, head_dim), layer.k_norm, model.eps).flatten(1)
-    kernels.rope(batch.positions, q, k, table_PR, head_dim)
-    return kernels.linear(kernels.attention(state, q, k, v, kv_layer), layer.attn_out, None)
+    def feed_forward(weights: Mlp | Experts, x_TD: torch.Tensor) -> torch.Tensor:
+        if isinstance(weights, Experts):
+            return _mixture(weights, kernels, reduce, x_TD)
+        x_TD = linear(silu_and_mul(linear(x_TD, weights[0], None)), weights[1], None)
+        return x_TD if reduce is None else reduce(x_TD)
+
+    return feed_forward
 
 
 def _mixture(experts: Experts, kernels: Kernels, reduce: Reduce, x_TD: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Binds the slots of a model with experts to one Mlp or Experts per layer."""
+"""Binds the slots of what follows attention to one Mlp or Experts per layer."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""The weight slots of Model: which there are, their shapes on one rank, and the checks that ``Model.init`` makes."""
+"""The weight slots of Model: which there are, and their shapes on one rank."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 
 from xlite_adapter.runtime.protocol import LinearWeight
+from xlite_adapter.runtime.reference.attention_slots import attention_slots, rank_sizes
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.enums import ScoringFuncType
+from xlite_adapter.runtime.reference.slots import Slot, off
 
 _QUANT = ("input_scale", "input_offset", "quant_bias", "deq_scale")
 
@@ -21,22 +22,13 @@ def _with_quant(*slots: str) -> tuple[str, ...]:
 UNSUPPORTED_SLOTS: Mapping[str, tuple[str, ...]] = {
     "norms with a bias": (
         *("norm_bias", "attn_norm_bias", "mlp_norm_bias"),
-        *("mha_q_norm_bias", "mha_k_norm_bias"),
+        *("mha_q_norm_bias", "mha_k_norm_bias", "mla_q_norm_bias", "mla_kv_norm_bias"),
     ),
     "quantised weights": (
-        *_with_quant("attn_out", "mha_qkv", "mlp_up_gate", "mlp_down"),
+        *_with_quant("attn_out", "mha_qkv", "mlp_up_gate", "mlp_down", "mla_qkv_a", "mla_q_b", "index_q_b"),
         *("se_up_gate_deq_scale", "se_down_deq_scale"),
         *("re_up_gate_scale", "re_up_gate_deq_scale", "re_up_gate_scale_bias"),
         *("re_down_scale", "re_down_deq_scale", "re_down_scale_bias"),
-    ),
-    "latent attention (MLA)": (
-        *("mla_qkv_a", "mla_q_b", "mla_q_norm", "mla_q_norm_bias", "mla_wuv", "mla_wuk_t"),
-        *("mla_kv_norm", "mla_kv_norm_bias"),
-        *_with_quant("mla_qkv_a", "mla_q_b"),
-    ),
-    "sparse attention (DSA)": (
-        *("index_q_b", "index_k_weights_proj", "index_k_norm", "index_k_norm_bias"),
-        *_with_quant("index_q_b"),
     ),
     "linear attention": (
         *("linear_in_proj_qkv", "linear_in_proj_z", "linear_in_proj_b", "linear_in_proj_a", "linear_conv1d"),
@@ -58,42 +50,10 @@ UNSUPPORTED_SLOTS: Mapping[str, tuple[str, ...]] = {
 SINGLE_TENSORS = frozenset({"norm_bias", "hc_head_fn", "hc_head_base", "hc_head_scale"})
 
 
-class Slot(NamedTuple):
-    """One attribute of Model: the shape of its weights on one rank, how many there are, and what they may be."""
-
-    name: str
-    shape: tuple[int, ...]
-    number: int
-    per: str
-    """What there is one weight for; empty for an attribute that is one weight and not a list."""
-    linear: bool = False
-    """Whether the weight may be packed, since it is only multiplied with."""
-    unused: str = ""
-    """Why the config has no use for the slot, which is refused then."""
-    optional: bool = False
-    dtypes: tuple[torch.dtype, ...] = ()
-    """Dtypes that are allowed where they are not the model's."""
-
-
-class RankSizes(NamedTuple):
-    """Sizes of one rank's part of a model."""
-
-    heads: int
-    kv_heads: int
-    vocab: int
-    intermediate: int
-
-
-def rank_sizes(config: ModelConfig) -> RankSizes:
-    tp = config.def_tp_size
-    kv_heads = max(1, config.n_kv_heads // tp)
-    return RankSizes(config.n_heads // tp, kv_heads, config.vocab_size // tp, config.intermediate_size // tp)
-
-
 def slots_of(config: ModelConfig, dtype: torch.dtype, shared_replicated: bool) -> tuple[Slot, ...]:
     """Every slot, with the shape it must have on one rank of a model of this dtype."""
     return (
-        *(*_single_slots(config), *_attention_slots(config), *_mlp_slots(config)),
+        *(*_single_slots(config), *attention_slots(config, dtype), *_mlp_slots(config)),
         *(*_gate_slots(config, dtype), *_shared_slots(config, shared_replicated), *_routed_slots(config)),
     )
 
@@ -107,27 +67,10 @@ def _single_slots(config: ModelConfig) -> tuple[Slot, ...]:
     )
 
 
-def _attention_slots(config: ModelConfig) -> tuple[Slot, ...]:
-    heads, kv_heads, _, _ = rank_sizes(config)
-    hidden, head_dim = config.hidden_size, config.head_dim
-    qkv = (heads + 2 * kv_heads) * head_dim
-    q_norm, k_norm = (heads * head_dim, kv_heads * head_dim) if config.qk_norm_full else (head_dim, head_dim)
-    each = (config.n_layers, "layer")
-    return (
-        Slot("attn_norm", (hidden,), *each),
-        Slot("mha_qkv", (qkv, hidden), *each, linear=True),
-        Slot("mha_qkv_bias", (qkv,), *each, unused=_off(config, "qkv_bias")),
-        Slot("mha_q_norm", (q_norm,), *each, unused=_off(config, "qk_norm")),
-        Slot("mha_k_norm", (k_norm,), *each, unused=_off(config, "qk_norm")),
-        Slot("attn_out", (hidden, heads * head_dim), *each, linear=True),
-        Slot("mlp_norm", (hidden,), *each),
-    )
-
-
 def _mlp_slots(config: ModelConfig) -> tuple[Slot, ...]:
     hidden, intermediate = config.hidden_size, rank_sizes(config).intermediate
     each = (config.n_dense_layers, "dense layer" if config.n_routed_experts else "layer")
-    unused = _off(config, "n_dense_layers")
+    unused = off(config, "n_dense_layers")
     return (
         Slot("mlp_up_gate", (2 * intermediate, hidden), *each, linear=True, unused=unused),
         Slot("mlp_down", (hidden, intermediate), *each, linear=True, unused=unused),
@@ -136,7 +79,7 @@ def _mlp_slots(config: ModelConfig) -> tuple[Slot, ...]:
 
 def _gate_slots(config: ModelConfig, dtype: torch.dtype) -> tuple[Slot, ...]:
     experts, each = config.n_routed_experts, (config.n_layers - config.n_dense_layers, "MoE layer")
-    unused = _off(config, "n_routed_experts")
+    unused = off(config, "n_routed_experts")
     unbiased = f"ModelConfig.scoring_func is {config.scoring_func.name}" if is_softmax(config) else ""
     gate = Slot("gate", (experts, config.hidden_size), *each, linear=True, unused=unused)
     return (
@@ -148,7 +91,7 @@ def _gate_slots(config: ModelConfig, dtype: torch.dtype) -> tuple[Slot, ...]:
 def _shared_slots(config: ModelConfig, replicated: bool) -> tuple[Slot, ...]:
     hidden, each = config.hidden_size, (config.n_layers - config.n_dense_layers, "MoE layer")
     width = shared_width(config) // (1 if replicated else config.def_tp_size)
-    unused = _off(config, "n_routed_experts") or _off(config, "n_shared_experts")
+    unused = off(config, "n_routed_experts") or off(config, "n_shared_experts")
     return (
         Slot("se_up_gate", (2 * width, hidden), *each, linear=True, unused=unused),
         Slot("se_down", (hidden, width), *each, linear=True, unused=unused),
@@ -159,7 +102,7 @@ def _shared_slots(config: ModelConfig, replicated: bool) -> tuple[Slot, ...]:
 def _routed_slots(config: ModelConfig) -> tuple[Slot, ...]:
     """Orientation [out, in], or [in, out] with ``experts_weight_transpose``, which leaves nothing to pack."""
     hidden, transposed = config.hidden_size, config.experts_weight_transpose
-    unused = _off(config, "n_routed_experts")
+    unused = off(config, "n_routed_experts")
     width = 0 if unused else config.moe_intermediate_size // config.moe_tp_size
     count = 0 if unused else (config.n_layers - config.n_dense_layers) * local_experts(config)
     step = -1 if transposed else 1
@@ -189,44 +132,3 @@ def shared_is_replicated(config: ModelConfig, se_down: Sequence[LinearWeight]) -
     if not se_down:
         return False
     return se_down[0].shape[-1] == shared_width(config) or shared_width(config) % config.def_tp_size != 0
-
-
-def _off(config: ModelConfig, flag: str) -> str:
-    value = getattr(config, flag)
-    return "" if value else f"ModelConfig.{flag} is {value}"
-
-
-def check_slot(slot: Slot, value: object, dtype: torch.dtype) -> None:
-    """Raise ValueError unless ``value`` is what ``slot`` must hold."""
-    if not slot.per:
-        _check_weight(f"Model.{slot.name}", slot, value, dtype)
-        return
-    assert isinstance(value, tuple)
-    if slot.unused and value:
-        raise ValueError(f"Model.{slot.name} is set, but {slot.unused}: it would be ignored")
-    if slot.unused or (slot.optional and not value):
-        return
-    if len(value) != slot.number:
-        raise ValueError(f"Model.{slot.name}: expected {slot.number} weights, one per {slot.per}, got {len(value)}")
-    for index, weight in enumerate(value):
-        _check_weight(f"Model.{slot.name}[{index}]", slot, weight, dtype)
-
-
-def _check_weight(name: str, slot: Slot, weight: object, dtype: torch.dtype) -> None:
-    if weight is None:
-        raise ValueError(f"{name} is not set; expected shape {slot.shape}")
-    if not isinstance(weight, torch.Tensor) and not slot.linear:
-        raise ValueError(f"{name} must be a torch.Tensor, got {type(weight).__name__}: only matrices may be packed")
-    shape, got_dtype = _shape_and_dtype(weight)
-    if shape != slot.shape:
-        raise ValueError(f"{name}: expected shape {slot.shape}, got {shape}")
-    if got_dtype not in (slot.dtypes or (dtype,)):
-        allowed = " or ".join(map(str, dict.fromkeys(slot.dtypes))) or f"{dtype} as Model.embed has"
-        raise ValueError(f"{name}: expected dtype {allowed}, got {got_dtype}")
-    if isinstance(weight, torch.Tensor) and not weight.is_contiguous():
-        raise ValueError(f"{name}: expected a contiguous tensor, got strides {weight.stride()} for shape {shape}")
-
-
-def _shape_and_dtype(weight: object) -> tuple[tuple[int, ...], object]:
-    linear: LinearWeight = weight  # type: ignore[assignment]
-    return tuple(linear.shape), linear.dtype

@@ -86,12 +86,19 @@ def moe_fields(hf, ep: int = 1, moe_tp: int = 1) -> dict:
 
 def make_moe_model(hf, rank: int = 0, ep: int = 1, moe_tp: int = 1, transposed: bool = False, dtype=torch.float32):
     """Slots of one rank: attention over ``ep * moe_tp`` ranks, experts over ``ep``, each sliced over ``moe_tp``."""
-    tp, c = ep * moe_tp, hf.config
+    tp = ep * moe_tp
     layers = [layer.mlp for layer in hf.model.layers]
     dense, sparse = [m for m in layers if not hasattr(m, "experts")], [m for m in layers if hasattr(m, "experts")]
     model = make_model(hf, rank, tp, dtype, mlps=dense)
+    set_experts(model, hf, sparse, rank, ep, moe_tp, transposed, dtype)
+    return model
+
+
+def set_experts(model, hf, sparse, rank, ep, moe_tp, transposed, dtype):
+    """The slots of experts, of the mixtures ``sparse``."""
+    tp, c = ep * moe_tp, hf.config
     model.gate = [m.gate.weight.to(dtype) for m in sparse]
-    if c.model_type == "glm4_moe":
+    if hasattr(sparse[0].gate, "e_score_correction_bias"):
         model.gate_bias = [m.gate.e_score_correction_bias for m in sparse]
     shared = [getattr(m, "shared_expert", None) or getattr(m, "shared_experts", None) for m in sparse]
     if shared[0] is not None:
@@ -106,7 +113,6 @@ def make_moe_model(hf, rank: int = 0, ep: int = 1, moe_tp: int = 1, transposed: 
     downs = [m.experts.down_proj[e] for m in sparse for e in own]
     model.re_up_gate = [turn(gate_up_of(*w.chunk(2), rank % moe_tp, moe_tp)) for w in gate_ups]
     model.re_down = [turn(shard(w, rank % moe_tp, moe_tp, 1)) for w in downs]
-    return model
 
 
 def gate_up_of(gate, up, rank, parts):

@@ -105,9 +105,8 @@ def make_model(hf, rank: int = 0, tp: int = 1, dtype: torch.dtype = torch.float3
 
     ``mlps`` are the dense MLPs, by default every layer's.
     """
-    layers = list(hf.model.layers)
-    mlps = [layer.mlp for layer in layers] if mlps is None else mlps
-    attns = [layer.self_attn for layer in layers]
+    attns = [layer.self_attn for layer in hf.model.layers]
+    mlps = [layer.mlp for layer in hf.model.layers] if mlps is None else mlps
 
     def part(weight, dim=0):
         return shard(weight, rank, tp, dim).to(dtype)
@@ -125,12 +124,7 @@ def make_model(hf, rank: int = 0, tp: int = 1, dtype: torch.dtype = torch.float3
             for a in attns
         ]
 
-    model = xl.Model()
-    model.embed = part(hf.model.embed_tokens.weight)
-    model.norm = hf.model.norm.weight.to(dtype)
-    model.head = part(hf.lm_head.weight)
-    model.attn_norm = [layer.input_layernorm.weight.to(dtype) for layer in layers]
-    model.mlp_norm = [layer.post_attention_layernorm.weight.to(dtype) for layer in layers]
+    model = make_frame(hf, rank, tp, dtype, mlps)
     model.mha_qkv = qkv("weight")
     if attns[0].q_proj.bias is not None:
         model.mha_qkv_bias = qkv("bias")
@@ -138,6 +132,21 @@ def make_model(hf, rank: int = 0, tp: int = 1, dtype: torch.dtype = torch.float3
         model.mha_q_norm = [a.q_norm.weight.to(dtype) for a in attns]
         model.mha_k_norm = [a.k_norm.weight.to(dtype) for a in attns]
     model.attn_out = [part(a.o_proj.weight, dim=1) for a in attns]
+    return model
+
+
+def make_frame(hf, rank, tp, dtype, mlps) -> xl.Model:
+    """All slots but those of attention and of experts."""
+
+    def part(weight, dim=0):
+        return shard(weight, rank, tp, dim).to(dtype)
+
+    model = xl.Model()
+    model.embed = part(hf.model.embed_tokens.weight)
+    model.norm = hf.model.norm.weight.to(dtype)
+    model.head = part(hf.lm_head.weight)
+    model.attn_norm = [layer.input_layernorm.weight.to(dtype) for layer in hf.model.layers]
+    model.mlp_norm = [layer.post_attention_layernorm.weight.to(dtype) for layer in hf.model.layers]
     model.mlp_up_gate = [torch.cat([part(mlp.gate_proj.weight), part(mlp.up_proj.weight)]) for mlp in mlps]
     model.mlp_down = [part(mlp.down_proj.weight, dim=1) for mlp in mlps]
     return model
@@ -152,6 +161,11 @@ def make_cache(hf, blocks: int = 40, tp: int = 1, dtype=torch.float32, pitch: bo
         return [(t[:, 0], t[:, 1]) for t in tensors]
     new = lambda: torch.zeros(blocks, *shape, dtype=dtype)  # noqa: E731
     return [(new(), new()) for _ in range(hf.config.num_hidden_layers)]
+
+
+def random_ids(hf, length: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, hf.config.vocab_size, (length,), generator=generator).tolist()
 
 
 @dataclass
@@ -188,10 +202,8 @@ class Harness:
         self.free = torch.randperm(self.blocks, generator=torch.Generator().manual_seed(1)).tolist()
 
     def sequence(self, length: int, seed: int = 0) -> Sequence:
-        generator = torch.Generator().manual_seed(seed)
-        ids = torch.randint(0, self.hf.config.vocab_size, (length,), generator=generator).tolist()
         blocks = [self.free.pop() for _ in range(-(-length // BLOCK))]
-        return Sequence(ids, blocks)
+        return Sequence(random_ids(self.hf, length, seed), blocks)
 
     def inputs(self, steps: list[tuple[Sequence, int]]):
         """(ids, AttnMetaV2, AttnMeta) for the next ``n`` tokens of each sequence."""

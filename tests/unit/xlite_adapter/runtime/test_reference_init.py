@@ -140,10 +140,10 @@ def test_sizes_above_zero(name, value):
 @pytest.mark.parametrize(
     ("overrides", "rank", "message"),
     [
-        ({"attn_type": xl.AttnMLA}, 0, "attn_type is 'AttnMLA': the reference runtime implements AttnMHA"),
+        ({"attn_type": xl.AttnHybrid}, 0, "attn_type is 'AttnHybrid': .* implements AttnMHA, AttnMLA, AttnDSA"),
         ({"block_size": 0}, 0, "block_size is 0: expected more than 0"),
         ({"block_size": 0, "block_sizes": [0]}, 0, "block_sizes is 0: expected more than 0"),
-        ({"block_sizes": [16, 16]}, 0, "multi-head attention has one block size"),
+        ({"block_sizes": [16, 16]}, 0, "all layers share one block size"),
         ({"block_sizes": [32]}, 0, "block_size is 16: block_sizes says 32"),
         ({}, 1, "rank 1 is outside the world of def_tp_size 1"),
         ({}, -1, "rank -1 is outside"),
