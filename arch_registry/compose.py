@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeVar
 
+from arch_registry.dims import Dim
 from arch_registry.runtime_fields import RuntimeField
-from arch_registry.slots import PerLayer, Slot
+from arch_registry.slots import PerExpert, PerLayer, Slot
+
+Rule = TypeVar("Rule", Dim, RuntimeField, Slot)
 
 
-def without(fields: Iterable[RuntimeField], *names: str) -> tuple[RuntimeField, ...]:
-    """The rules for ModelConfig except those for these fields."""
-    return tuple(rule for rule in fields if rule.field not in names)
+def without(rules: Iterable[Rule], *names: str) -> tuple[Rule, ...]:
+    """The rules except those for these slots, fields of ModelConfig or derived sizes."""
+    return tuple(rule for rule in rules if _makes(rule) not in names)
 
 
 def in_layers(where: str, weights: Iterable[Slot], *slots: str) -> tuple[Slot, ...]:
@@ -19,3 +23,18 @@ def in_layers(where: str, weights: Iterable[Slot], *slots: str) -> tuple[Slot, .
     return tuple(
         replace(rule, where=where) if isinstance(rule, PerLayer) and rule.slot in slots else rule for rule in weights
     )
+
+
+def moved(weights: Iterable[Slot], old: str, new: str) -> tuple[Slot, ...]:
+    """The rules for weights of the module at ``old`` (with ``{i}``), for a model that has it at ``new``."""
+    return tuple(
+        replace(rule, path=new + rule.path.removeprefix(old))
+        if isinstance(rule, PerLayer | PerExpert) and rule.path.startswith(f"{old}.")
+        else rule
+        for rule in weights
+    )
+
+
+def _makes(rule: object) -> str:
+    """What a rule makes: a slot, a field (whose rule may have a name, too) or a named size."""
+    return next(str(getattr(rule, kind)) for kind in ("slot", "field", "name") if hasattr(rule, kind))

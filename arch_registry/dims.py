@@ -107,13 +107,14 @@ class Multiple:
         return (self.of, self.unit)
 
     def apply(self, scope: Scope) -> None:
+        scope.labels[self.name] = f"{scope.label(self.of)} / {scope.label(self.unit)}"
         if not (sizes := scope.ints(self.of, self.unit)):
             return
         total, unit = sizes
         if total % unit == 0:
             scope.values[self.name] = total // unit
             return
-        path, expected = scope.config.path(self.of), f"a multiple of {scope.label(self.unit)} ({unit})"
+        path, expected = scope.config.path(scope.label(self.of)), f"a multiple of {scope.label(self.unit)} ({unit})"
         hint = "The runtime counts it in these units; serve the model natively."
         scope.add(Finding(FindingCode.KEY_VALUE, path, total, expected, hint))
 

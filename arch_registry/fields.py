@@ -60,26 +60,34 @@ class Size(OneKey):
     """A positive integer, or one from ``least``.
 
     Attributes:
-        default: Value for an absent key.
+        default: Value for an absent key; None where vLLM reads the key and no class gives it a default.
         null_is: Value for an explicit null; None when the transformers class has no use for null.
         most: Largest value allowed.
         most_of: Another field, above which it must not be.
         least: Smallest value allowed.
         also: Other spellings of the key that transformers takes for the same attribute.
+        name: Name in the scope where it differs from the key.
     """
 
-    default: int | OfField
+    default: int | OfField | None
     null_is: int | OfField | None = None
     most: int = MAX_SIZE
     least: int = 1
     most_of: str | None = None
     also: tuple[str, ...] = ()
+    name: str | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         return (self.key, *self.also)
 
+    @property
+    def provides(self) -> tuple[str, ...]:
+        return (self.name or self.key,)
+
     def apply(self, scope: Scope) -> None:
+        if self.name:
+            scope.labels[self.name] = self.key
         given = [key for key in self.keys if key in scope.config]
         values = [scope.config.get(key) for key in given]
         if any(value != values[0] for value in values):
@@ -90,7 +98,7 @@ class Size(OneKey):
         key = given[0] if given else self.key
         limit = scope.ints(self.most_of) if self.most_of else None
         most = min(self.most, limit[0]) if limit else self.most
-        _store(scope, key, self.default, self.null_is, scope.config.integer(key, self.least, most), self.key)
+        _store(scope, key, self.default, self.null_is, scope.config.integer(key, self.least, most), self.provides[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +157,7 @@ class Fixed:
 def _store(
     scope: Scope,
     key: str,
-    default: Value | OfField,
+    default: Value | OfField | None,
     null_is: Value | OfField | None,
     reading: Reading[Any],
     name: str | None = None,
@@ -159,6 +167,9 @@ def _store(
         return
     if value is None and key in scope.config and null_is is None:
         scope.add(null_finding(scope.config, key))
+        return
+    if value is None and key not in scope.config and default is None:
+        scope.add(missing_finding(scope.config, key))
         return
     if value is None:
         value = null_is if key in scope.config else default
@@ -171,3 +182,8 @@ def _store(
 def null_finding(config: HfConfig, key: str) -> Finding:
     hint = "transformers accepts no null for this key; remove it for its default or give a value."
     return Finding(FindingCode.KEY_TYPE, config.path(key), None, "a value, or the key absent", hint)
+
+
+def missing_finding(config: HfConfig, key: str) -> Finding:
+    hint = "vLLM reads the key, and the transformers class has no default for it; write it into the model's config."
+    return Finding(FindingCode.KEY_MISSING, config.path(key), None, "a value", hint)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arch_registry.fields import OneKey, null_finding
+from arch_registry.fields import OneKey, missing_finding, null_finding
 from arch_registry.findings import Finding, FindingCode
 from arch_registry.parallel import MAX_SIZE
-from arch_registry.rope import ROPE_DIMS
+from arch_registry.rope import ROPE_DIMS, RopeSpec
 from arch_registry.rope_reader import RopeReader
 from arch_registry.scope import Scope
 
@@ -21,15 +21,20 @@ class HeadDim(OneKey):
         default: Value for an absent key; None means hidden_size / num_attention_heads.
         nullable: Whether null means hidden_size / num_attention_heads.
         free: False where vLLM ignores the key and always divides.
+        required: Whether the key, null or not, must be there: vLLM reads it, and no class gives it a default.
     """
 
     key: str = "head_dim"
     default: int | None = None
     nullable: bool = True
     free: bool = True
+    required: bool = False
 
     def apply(self, scope: Scope) -> None:
         key, config = self.key, scope.config
+        if self.required and key not in config:
+            scope.add(missing_finding(config, key))
+            return
         value = scope.take(config.integer(key, 1, MAX_SIZE))
         if value is None and config.is_set(key):
             return
@@ -76,11 +81,14 @@ class Rope:
         default_theta: Base for an absent key.
         head: Name of the dimensions that it works on: those of a head, or those that latent attention sets apart.
         default_partial: Share of them that is rotated, for an absent key.
+        rotated: Another field, which says how many of them are rotated. A share beside it must say the same: which of
+            the two counts differs from one implementation to the next.
     """
 
     default_theta: float
     head: str = "head_dim"
     default_partial: float = 1.0
+    rotated: str | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -94,8 +102,27 @@ class Rope:
         reader = RopeReader(scope.config)
         sizes = [scope.ints(name) for name in (self.head, "max_position_embeddings")]
         head_dim, positions = (size[0] if size else None for size in sizes)
-        scope.rope = reader.read(head_dim, positions, self.default_theta, self.default_partial)
+        partial = self._default_partial(scope, head_dim)
+        known = None if partial is None else head_dim
+        rope = reader.read(known, positions, self.default_theta, partial or self.default_partial)
         scope.findings += reader.findings
-        if scope.rope is not None:
-            scope.values["rope_theta"] = scope.rope.theta
-            scope.values["rope_head_dim"] = scope.rope.rotary_dim
+        if rope is not None and self._agrees(scope, rope):
+            scope.rope = rope
+            scope.values["rope_theta"] = rope.theta
+            scope.values["rope_head_dim"] = rope.rotary_dim
+
+    def _default_partial(self, scope: Scope, head_dim: int | None) -> float | None:
+        if self.rotated is None:
+            return self.default_partial
+        rotated = scope.ints(self.rotated)
+        return rotated[0] / head_dim if rotated and head_dim else None
+
+    def _agrees(self, scope: Scope, rope: RopeSpec) -> bool:
+        rotated = scope.ints(self.rotated) if self.rotated else None
+        if self.rotated is None or not rotated or rotated[0] == rope.rotary_dim:
+            return True
+        expected = f"{rope.rotary_dim}, as partial_rotary_factor says"
+        hint = "Keep the one that the model was trained with."
+        path = scope.config.path(scope.label(self.rotated))
+        scope.add(Finding(FindingCode.ROPE, path, rotated[0], expected, hint))
+        return False

@@ -71,6 +71,34 @@ class Off:
 
 
 @dataclass(frozen=True, slots=True)
+class Stated:
+    """The key must be there, with this very value: vLLM does something else for an absent one, or fails.
+
+    Attributes:
+        key: The key.
+        value: The value, of the same type: 1 is not true.
+        code: Code of the finding.
+        hint: Why, and what to do.
+    """
+
+    key: str
+    value: bool | str
+    code: FindingCode
+    hint: str
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key,)
+
+    def apply(self, scope: Scope) -> None:
+        value, path = scope.config.get(self.key), scope.config.path(self.key)
+        if self.key not in scope.config:
+            scope.add(Finding(FindingCode.KEY_MISSING, path, value, json.dumps(self.value), self.hint))
+        elif type(value) is not type(self.value) or value != self.value:
+            scope.add(Finding(self.code, path, value, json.dumps(self.value), self.hint))
+
+
+@dataclass(frozen=True, slots=True)
 class NoMoreThan:
     """A value that other rules have found must not be above ``most``."""
 
@@ -85,7 +113,7 @@ class NoMoreThan:
     def apply(self, scope: Scope) -> None:
         sizes = scope.ints(self.name)
         if sizes and sizes[0] > self.most:
-            path, expected = scope.config.path(self.name), f"at most {self.most}"
+            path, expected = scope.config.path(scope.label(self.name)), f"at most {self.most}"
             scope.add(Finding(FindingCode.KEY_VALUE, path, sizes[0], expected, self.hint))
 
 
@@ -151,10 +179,16 @@ class NoWindow:
 
 @dataclass(frozen=True, slots=True)
 class FullAttention:
-    """``layer_types``, if given, names full attention for every layer."""
+    """``layer_types``, if given, names full attention for every layer.
+
+    Attributes:
+        key: Its key.
+        allowed: What stands for full attention.
+        layers: Field that counts the layers.
+    """
 
     key: str = "layer_types"
-    allowed: str = "full_attention"
+    allowed: str | int = "full_attention"
     layers: str = "num_hidden_layers"
 
     @property
@@ -170,7 +204,7 @@ class FullAttention:
             hint = "Correct the value in the model's config."
             scope.add(Finding(FindingCode.KEY_TYPE, path, types, expected, hint))
             return
-        others = [kind for kind in types if not isinstance(kind, str) or kind != self.allowed]
+        others = [kind for kind in types if type(kind) is not type(self.allowed) or kind != self.allowed]
         if others:
             hint = "The runtime attends to the whole context in every layer; serve the model natively."
             scope.add(Finding(FindingCode.ATTENTION_MASK, path, others[0], expected, hint))

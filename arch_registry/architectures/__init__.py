@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from arch_registry.architectures import llama, mistral, qwen2, qwen3, qwen3_moe
+from arch_registry.architectures import glm4_moe, llama, minimax_m2, mistral, qwen2, qwen2_moe, qwen3, qwen3_moe
 from arch_registry.spec import ArchSpec
 
-BUILTIN_SPECS: tuple[ArchSpec, ...] = (llama.SPEC, mistral.SPEC, qwen2.SPEC, qwen3.SPEC, qwen3_moe.SPEC)
+BUILTIN_SPECS: tuple[ArchSpec, ...] = (
+    *(llama.SPEC, mistral.SPEC, qwen2.SPEC, qwen3.SPEC),
+    *(qwen2_moe.SPEC, qwen3_moe.SPEC, glm4_moe.SPEC, minimax_m2.SPEC),
+)

@@ -91,6 +91,14 @@ OUTPUT_BIAS = Off(
     f"vLLM then biases the output projection too, and the runtime has no slot for that. {NATIVELY}",
 )
 
+# For families whose lm_head vLLM never ties; its weight would be missing in a checkpoint of a tied model.
+NEVER_TIED = Off(
+    ("tie_word_embeddings",),
+    FindingCode.KEY_VALUE,
+    "vLLM ties no weights of this family, and a checkpoint of a tied model has no lm_head; write the head into it.",
+    off=(False,),
+)
+
 REFUSALS = (
     Only("hidden_act", ("silu",), "silu", FindingCode.ACTIVATION, f"The runtime's MLP is SwiGLU. {NATIVELY}"),
     Off(("mlp_bias",), FindingCode.BIAS, f"The runtime has no slot for MLP biases. {NATIVELY}"),

@@ -23,10 +23,17 @@ _DIMS = {
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A config class with the keys that make it this architecture's ordinary case."""
+    """A config class with the keys that make it this architecture's ordinary case.
+
+    Attributes:
+        config_class: Name of the transformers class.
+        keys: What differs from its defaults and from the dims that all tiny models share.
+        native: Whether vLLM can run it on the CPU, where there must be stock tokens to compare with.
+    """
 
     config_class: str
     keys: dict[str, Any]
+    native: bool = True
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
         return getattr(transformers, self.config_class)(**{**_DIMS, **self.keys, **overrides})
@@ -51,6 +58,16 @@ ARCHITECTURES = {
     "MistralForCausalLM": TinyModel("MistralConfig", {"head_dim": 128, "sliding_window": None}),
     "Qwen2ForCausalLM": TinyModel("Qwen2Config", {"tie_word_embeddings": True}),
     "Qwen3ForCausalLM": TinyModel("Qwen3Config", {"head_dim": 128}),
+    "Qwen2MoeForCausalLM": TinyModel(
+        "Qwen2MoeConfig",
+        {
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "shared_expert_intermediate_size": 128,
+            "mlp_only_layers": [0],
+        },
+    ),
     "Qwen3MoeForCausalLM": TinyModel(
         "Qwen3MoeConfig",
         {
@@ -62,7 +79,38 @@ ARCHITECTURES = {
             "mlp_only_layers": [0],
         },
     ),
+    "Glm4MoeForCausalLM": TinyModel(
+        "Glm4MoeConfig",
+        {
+            "head_dim": 128,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 1.5,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "MiniMaxM2ForCausalLM": TinyModel(
+        "MiniMaxM2Config",
+        {
+            "head_dim": 128,
+            "rotary_dim": 64,
+            "intermediate_size": 64,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "scoring_func": "sigmoid",
+            "use_routing_bias": True,
+            "attn_type_list": [1, 1, 1],
+        },
+        native=False,
+    ),
 }
+NATIVE = tuple(architecture for architecture, tiny in ARCHITECTURES.items() if tiny.native)
 
 
 def write_checkpoint(folder: Path, architecture: str, seed: int = 0, **overrides: Any) -> Path:
@@ -75,7 +123,8 @@ def write_random(folder: Path, architecture: str, config: transformers.PreTraine
     torch.manual_seed(seed)
     with torch.no_grad():
         model = getattr(transformers, architecture)(config)
-        for name, parameter in model.named_parameters():
+        corrections = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
+        for name, parameter in (*model.named_parameters(), *corrections):
             # Wide enough for attention to matter: at the default deviation every layer is nearly the identity.
             deviation = 0.2 if "embed" in name or "lm_head" in name else 1.6 / parameter.shape[-1] ** 0.5
             mean = 1.0 if "norm" in name else 0.0

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.e2e import engines
-from tests.e2e.models import ARCHITECTURES
+from tests.e2e.models import NATIVE
 
 COMPILED = {**engines.DECODE_ONLY, "enforce_eager": False}
 
 MODES = {"decode-only": engines.DECODE_ONLY, "decode-only-compiled": COMPILED, "full": engines.FULL}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", NATIVE)
 def test_the_oracle_says_something(stock, architecture):
     """Equal tokens prove nothing if the model repeats itself or the corners were never reached."""
     run = stock(architecture)
@@ -28,7 +28,7 @@ def test_the_oracle_says_something(stock, architecture):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", NATIVE)
 def test_tokens_equal_stock(checkpoint, stock, architecture, mode):
     run = engines.run(checkpoint(architecture), MODES[mode])
     assert run.tokens == stock(architecture).tokens

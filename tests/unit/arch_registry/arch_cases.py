@@ -24,14 +24,30 @@ FAMILIES = {
     "MistralForCausalLM": {"model_type": "mistral", "sliding_window": None},
     "Qwen2ForCausalLM": {"model_type": "qwen2"},
     "Qwen3ForCausalLM": {"model_type": "qwen3"},
+    "Qwen2MoeForCausalLM": {"model_type": "qwen2_moe", "num_experts": 8, "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2},
+    # Half of each head is rotated, and the runtime rotates no fewer than 64 dims.
+    "Glm4MoeForCausalLM": {
+        "model_type": "glm4_moe",
+        "head_dim": 128,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "MiniMaxM2ForCausalLM": {
+        "model_type": "minimax_m2",
+        "rotary_dim": 64,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "scoring_func": "sigmoid",
+        "use_routing_bias": True,
+    },
 }
 ABSENT = object()
 
 
 def small(architecture: str = "LlamaForCausalLM", **changes: Any) -> dict[str, Any]:
     """A config that is served as it is; ABSENT removes a key."""
-    config = {"architectures": [architecture], **FAMILIES[architecture], **SMALL, **changes}
+    config = {"architectures": [architecture], **SMALL, **FAMILIES[architecture], **changes}
     return {key: value for key, value in config.items() if value is not ABSENT}
 
 

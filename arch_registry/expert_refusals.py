@@ -1,0 +1,52 @@
+"""Rules that refuse what routers cannot choose from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arch_registry.findings import Finding, FindingCode
+from arch_registry.scope import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertGroups:
+    """Experts in equal groups; a token chooses among those of its best groups, and a group is as good as its two best.
+
+    Attributes:
+        experts: Field that counts the experts.
+        groups: Field that counts their groups.
+        limited: Field that counts the groups that a token chooses from; no more than there are.
+        chosen: Field that counts the experts that a token chooses.
+    """
+
+    experts: str = "num_experts"
+    groups: str = "n_group"
+    limited: str = "topk_group"
+    chosen: str = "num_experts_per_tok"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ()
+
+    def apply(self, scope: Scope) -> None:
+        sizes = scope.ints(self.experts, self.groups)
+        if sizes is None or sizes[1] == 1:
+            return
+        experts, groups = sizes
+        if experts % groups or experts // groups < 2:
+            expected = f"1, or equal groups of two or more of the {scope.label(self.experts)} {experts}"
+            hint = "A group is judged by its two best experts; correct one of the two."
+            scope.add(Finding(FindingCode.KEY_VALUE, self._path(scope, self.groups), groups, expected, hint))
+            return
+        self._check_choice(scope, experts // groups)
+
+    def _check_choice(self, scope: Scope, size: int) -> None:
+        sizes = scope.ints(self.limited, self.chosen)
+        if sizes is not None and sizes[1] > sizes[0] * size:
+            limited, chosen = sizes
+            expected = f"at most {limited * size}, the experts in {scope.label(self.limited)} {limited} groups"
+            hint = "A token could not choose so many; correct one of the keys."
+            scope.add(Finding(FindingCode.KEY_VALUE, self._path(scope, self.chosen), chosen, expected, hint))
+
+    def _path(self, scope: Scope, name: str) -> str:
+        return scope.config.path(scope.label(name))
