@@ -61,7 +61,7 @@ class DenseFirst:
             return
         path = scope.config.path(self.key)
         if value is None and self.key in scope.config:
-            hint = "transformers accepts no null for this key; remove it for its default or give a value."
+            hint = "No such model can be built with a null here; remove the key for its default or give a value."
             scope.add(Finding(FindingCode.KEY_TYPE, path, None, "a value, or the key absent", hint))
             return
         dense = self.default if value is None else value
