@@ -45,7 +45,8 @@ def stock(checkpoint: Checkpoints) -> Callable[[str], engines.Run]:
 
     def get(architecture: str) -> engines.Run:
         if architecture not in runs:
-            runs[architecture] = engines.run(checkpoint(architecture), engines.STOCK)
+            settings = models.ARCHITECTURES[architecture].settings
+            runs[architecture] = engines.run(checkpoint(architecture), engines.STOCK, **settings)
         return runs[architecture]
 
     return get

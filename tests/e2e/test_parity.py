@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.e2e import engines
-from tests.e2e.models import NATIVE
+from tests.e2e.models import ARCHITECTURES, NATIVE
 
 COMPILED = {**engines.DECODE_ONLY, "enforce_eager": False}
 
@@ -23,16 +23,21 @@ def test_the_oracle_says_something(stock, architecture):
     assert all(len(tokens) == engines.TOKENS for tokens in run.tokens)
     assert all(len(set(tokens)) >= 10 for tokens in run.tokens)
     assert len({tuple(tokens) for tokens in run.tokens}) >= 12
-    assert run.cached > 0, "no prefix hit"
+    assert _prefixes(architecture) == (run.cached > 0), "no prefix hit"
     assert run.preemptions > 0, "no preemption"
+
+
+def _prefixes(architecture):
+    """Whether cached prefixes are found: vLLM switches them off for latent attention on a CPU."""
+    return ARCHITECTURES[architecture].settings.get("enable_prefix_caching", True)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("architecture", NATIVE)
 def test_tokens_equal_stock(checkpoint, stock, architecture, mode):
-    run = engines.run(checkpoint(architecture), MODES[mode])
+    run = engines.run(checkpoint(architecture), MODES[mode], **ARCHITECTURES[architecture].settings)
     assert run.tokens == stock(architecture).tokens
-    assert run.cached > 0
+    assert _prefixes(architecture) == (run.cached > 0)
     assert run.preemptions > 0
     batches = run.stats["batches"]
     assert batches["xlite"]["within_budget"] > 100
