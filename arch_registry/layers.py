@@ -63,7 +63,7 @@ class DenseFirst:
             return
         path = scope.config.path(self.key)
         if value is None and self.key in scope.config:
-            hint = "Null stands for nothing here; remove the key for its default or give a value."
+            hint = "No such model can be built with a null here; remove the key for its default or give a value."
             scope.add(Finding(FindingCode.KEY_TYPE, path, None, "a value, or the key absent", hint))
             return
         dense = self.default if value is None else value

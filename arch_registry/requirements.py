@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arch_registry.fields import Size
+from arch_registry.fields import Size, null_finding
 from arch_registry.findings import Finding, FindingCode
 from arch_registry.scope import Scope
 
@@ -63,3 +63,15 @@ class MostBlock:
         sizes = scope.ints("block_size")
         if sizes and sizes[0] > self.most:
             scope.add(Finding(FindingCode.LIMITS, "block_size", sizes[0], f"at most {self.most}", self.hint))
+
+
+@dataclass(frozen=True, slots=True)
+class NoNull:
+    """Keys that change nothing, except that transformers loads no config where one of them is null."""
+
+    keys: tuple[str, ...]
+
+    def apply(self, scope: Scope) -> None:
+        for key in self.keys:
+            if key in scope.config and scope.config.get(key) is None:
+                scope.add(null_finding(scope.config, key))

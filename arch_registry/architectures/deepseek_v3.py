@@ -11,9 +11,9 @@ from arch_registry.fields import MAX_LAYERS, Flag, Number, Size
 from arch_registry.findings import FindingCode
 from arch_registry.head_fields import Rope
 from arch_registry.layers import DenseFirst
-from arch_registry.refusals import Off
+from arch_registry.refusals import NoWindow, Off
 from arch_registry.requirements import NotNull
-from arch_registry.spec import ArchSpec
+from arch_registry.spec import ArchSpec, Inert
 
 SPEC = ArchSpec(
     name="deepseek_v3",
@@ -51,9 +51,10 @@ SPEC = ArchSpec(
     runtime=(*latent.RUNTIME, *latent.MLA),
     weights=latent.WEIGHTS,
     ignored=(),
-    inert=latent_keys.INERT,
+    inert=(*latent_keys.INERT, Inert("latent attention has one head of keys, of another size", latent_keys.UNUSED)),
     refusals=(
         *latent_keys.REFUSALS,
+        NoWindow("DeepseekV3Config"),
         # vLLM asks only whether the config has the key.
         Off(
             ("index_topk",),

@@ -12,6 +12,7 @@ from arch_registry.fields import MAX_LAYERS, Flag, Number, Size
 from arch_registry.head_fields import Rope
 from arch_registry.index_layers import IndexLayers
 from arch_registry.layers import DenseFirst
+from arch_registry.refusals import NoWindow
 from arch_registry.requirements import NotNull
 from arch_registry.spec import ArchSpec
 
@@ -56,7 +57,7 @@ SPEC = ArchSpec(
     weights=sparse.WEIGHTS,
     ignored=(),
     inert=latent_keys.INERT,
-    refusals=sparse.REFUSALS,
+    refusals=(*sparse.REFUSALS, NoWindow("DeepseekV32Config")),
     decoder=dense.DECODER,
     layer_name=dense.LAYER_NAME,
     rope_table=dense.ROPE_TABLE,

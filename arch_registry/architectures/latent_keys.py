@@ -24,6 +24,9 @@ ROPE_DIM = KernelSize(
     hint=f"The kernels of latent attention rotate as many dimensions. {dense.NATIVELY}",
 )
 
+# All heads read one latent, and the size of a head follows from other keys.
+UNUSED = ("num_key_value_heads", "head_dim")
+
 REFUSALS = (
     *moe.REFUSALS,
     Stated(
@@ -65,8 +68,7 @@ REFUSALS = (
 INERT = (
     *moe.INERT,
     Inert("code of the checkpoint, in place of which vLLM has its own", ("auto_map",)),
-    Inert("all heads read one latent", ("num_key_value_heads",)),
-    Inert("follows from the other sizes of a head", ("head_dim", "qk_head_dim")),
+    Inert("follows from the other sizes of a head", ("qk_head_dim",)),
     Inert("vLLM rotates neighbours in latent attention, whatever it says", ("rope_interleave",)),
     Inert("how many ranks trained it", ("ep_size",)),
     Inert("losses of training", ("aux_loss_alpha", "seq_aux")),

@@ -12,7 +12,7 @@ from arch_registry.dims import Dim, Product, Sum
 from arch_registry.findings import FindingCode
 from arch_registry.plan import MODEL_DTYPE
 from arch_registry.refusals import FullAttention, Off, Refusal, Stated
-from arch_registry.requirements import KernelSize, MostBlock
+from arch_registry.requirements import KernelSize, MostBlock, NoNull
 from arch_registry.runtime_fields import Const, RuntimeField, Set
 from arch_registry.slots import PerLayer, Slot
 
@@ -94,6 +94,7 @@ REFUSALS: tuple[Refusal, ...] = (
         FindingCode.ROPE,
         f"Without it vLLM rotates halves in the indexer, and the runtime only neighbours. {dense.NATIVELY}",
     ),
+    NoNull(latent_keys.UNUSED),
     MostBlock(128, "The runtime's indexer reads no larger blocks; lower --block-size."),
     Off(
         ("num_experts",),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from arch_registry import HfConfig, Limits, ParallelShape, PlanResult, builtin_registry, plan_model
@@ -42,7 +44,7 @@ FAMILIES = {
     "Qwen2MoeForCausalLM": {"model_type": "qwen2_moe", "num_experts": 8, "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2},
     "DeepseekV3ForCausalLM": {"model_type": "deepseek_v3", **LATENT},
-    "DeepseekV32ForCausalLM": {"model_type": "deepseek_v32", **LATENT, **SPARSE},
+    "DeepseekV32ForCausalLM": {"model_type": "deepseek_v32", "max_position_embeddings": 2048, **LATENT, **SPARSE},
     "GlmMoeDsaForCausalLM": {"model_type": "glm_moe_dsa", **LATENT, **SPARSE},
     # Half of each head is rotated, and the runtime rotates no fewer than 64 dims.
     "Glm4MoeForCausalLM": {
@@ -60,6 +62,8 @@ FAMILIES = {
         "use_routing_bias": True,
     },
 }
+SPARSE_FAMILIES = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
+LATENT_FAMILIES = ("DeepseekV3ForCausalLM", *SPARSE_FAMILIES)
 ABSENT = object()
 
 
@@ -77,3 +81,12 @@ def plan_dict(
 ) -> PlanResult:
     view = HfConfig.from_dict(config)
     return plan_model(view, builtin_registry(), parallel or ParallelShape(), limits, architecture)
+
+
+def plans(config: Mapping[str, Any], folder: Path) -> tuple[PlanResult, PlanResult]:
+    """Of the file, and of the object that the engine gets: AutoConfig may take another class than the file names."""
+    import transformers
+
+    (folder / "config.json").write_text(json.dumps(config))
+    made = transformers.AutoConfig.from_pretrained(folder).to_dict()
+    return plan_dict(config), plan_dict(made, architecture=config["architectures"][0])

@@ -71,6 +71,14 @@ def test_what_torch_and_the_reference_runtime_say(architecture, tp, dtype, inter
     bound = model._ready("test")
     assert activation_bytes(plan) == bound.workspace_bytes()
     assert output_bytes(plan) == torch.empty(limits.token_budget, 256, dtype=kind).nbytes
-    heads, head_dim = bound.decoder.attention.shape[1:3]
-    block = torch.empty(2, limits.block_size, heads, head_dim, dtype=kind)
-    assert kv_bytes_per_token(plan) * limits.block_size == block.nbytes * len(bound.decoder.layers)
+    block = sum(torch.empty(limits.block_size, *shape, dtype=kind).nbytes for shape in _cached(plan, bound))
+    assert kv_bytes_per_token(plan) * limits.block_size == block * len(bound.decoder.layers)
+
+
+def _cached(plan, bound):
+    """Shapes of what one token leaves in one layer's cache, by the runtime's own sizes."""
+    shape = bound.decoder.attention.shape
+    if plan.attention == "mha":
+        return [shape[1:3]] * 2
+    keys = [] if shape.indexer is None else [(1, shape.indexer.head_dim)]
+    return [(1, shape.latent_dim), (1, shape.rope_dim), *keys]
