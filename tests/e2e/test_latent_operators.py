@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from vllm import _custom_ops as ops
 
 from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels
-from xlite_adapter.integrations.cpu.latent_kernels import joined_latent_cache, split_latent_cache
+from xlite_adapter.integrations.cpu.latent_kernels import joined_latent_cache
+from xlite_adapter.integrations.cpu.layouts import split_latent_cache
 from xlite_adapter.runtime.protocol import Batch, IndexShape, LatentShape
 from xlite_adapter.runtime.reference.kernels import TorchKernels
 
 HEADS, LATENT, ROPE, BLOCK, SCALE = 3, 512, 64, 16, 0.09  # the sizes that vLLM's CPU kernels are compiled for
 CACHED = (37, 16, 0, 70)
+PLAN = SimpleNamespace(runtime_config={"kv_lora_rank": LATENT, "rope_head_dim": ROPE})
 
 
 @pytest.fixture(autouse=True)
@@ -75,15 +79,14 @@ def shape_of(dtype, index=None):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("layout", ["blocks, tokens", "blocks, 1, tokens"])
-def test_decode_on_vllms_cache(dtype, layout):
+def test_decode_on_vllms_cache(dtype):
     batch, (q_latent, q_rope, latent, k_rope, cache) = batch_of([1] * 4), inputs(dtype)
     theirs, expected = cache.clone(), torch.zeros_like(q_latent)
     theirs.view(-1, LATENT + ROPE)[batch.slots.long()] = torch.cat([latent, k_rope], dim=-1)
     q, lens = torch.cat([q_latent, q_rope], dim=-1), batch.cached_lens + 1
     ops.mla_decode_kvcache_cpu(expected, q, theirs, SCALE, batch.block_table, lens)
 
-    views = split_latent_cache(cache if layout == "blocks, tokens" else cache.unsqueeze(1), LATENT)
+    views = split_latent_cache(PLAN, cache)
     kernels = VllmCpuKernels("vec", False, lambda x: x)
     kernels.check_latent_cache(views, shape_of(dtype))
     state = kernels.begin_latent(batch, shape_of(dtype))
@@ -100,7 +103,7 @@ def test_the_decode_kernel_and_plain_torch_agree(lens, dtype, monkeypatch):
     batch, tensors = batch_of(lens), inputs(dtype, sum(lens))
     outputs = []
     for kernels in (VllmCpuKernels("vec", False, lambda x: x), TorchKernels()):
-        views = split_latent_cache(tensors[4].clone(), LATENT)
+        views = split_latent_cache(PLAN, tensors[4].clone())
         state = kernels.begin_latent(batch, shape_of(dtype))
         outputs.append(kernels.latent_attention(state, *tensors[:4], views, None))
     assert len(calls) == (max(lens) == 1)
@@ -114,7 +117,7 @@ def test_separate_tensors_and_a_choice_go_through_plain_torch(monkeypatch):
     index = IndexShape(2, 64, 8)
     for shape in (shape_of(torch.float32), shape_of(torch.float32, index)):
         state = kernels.begin_latent(batch, shape)
-        chosen, views = None, split_latent_cache(tensors[4].clone(), LATENT)
+        chosen, views = None, split_latent_cache(PLAN, tensors[4].clone())
         if shape.indexer is None:
             views = [view.contiguous() for view in views]
         else:
@@ -126,17 +129,17 @@ def test_separate_tensors_and_a_choice_go_through_plain_torch(monkeypatch):
 
 def test_views_of_one_tensor_are_recognised():
     cache = torch.randn(40, BLOCK, LATENT + ROPE)
-    latent, rope = split_latent_cache(cache, LATENT)
+    latent, rope = split_latent_cache(PLAN, cache)
     joined = joined_latent_cache(latent, rope)
     assert joined is not None
     assert torch.equal(joined, cache)
     assert joined.data_ptr() == cache.data_ptr()
-    for other in (rope.contiguous(), split_latent_cache(cache.clone(), LATENT)[1], rope[..., 1:]):
+    for other in (rope.contiguous(), split_latent_cache(PLAN, cache.clone())[1], rope[..., 1:]):
         assert joined_latent_cache(latent, other) is None
 
 
 def test_only_vllms_kernels_take_views_of_one_tensor():
-    views = split_latent_cache(torch.zeros(40, BLOCK, LATENT + ROPE), LATENT)
+    views = split_latent_cache(PLAN, torch.zeros(40, BLOCK, LATENT + ROPE))
     with pytest.raises(RuntimeError, match="latent k: dims 1 to 3 must be dense"):
         TorchKernels().check_latent_cache(views, shape_of(torch.float32))
     kernels = VllmCpuKernels("vec", False, lambda x: x)

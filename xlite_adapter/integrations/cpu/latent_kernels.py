@@ -70,18 +70,8 @@ class VllmLatentKernels(LatentTorchKernels):
         return out_TNL
 
 
-def split_latent_cache(cache: torch.Tensor, latent_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """VLLM's CPU cache of latent attention, rows [latent | rotated key] of each block's tokens, as two views.
-
-    ``cache`` is [blocks, block_size, L + R] or [blocks, 1, block_size, L + R]; the views are [blocks, block_size, 1, L]
-    and [blocks, block_size, 1, R], a row of either L + R elements from the next.
-    """
-    rows = cache.view(cache.shape[0], -1, 1, cache.shape[-1])
-    return rows[..., :latent_dim], rows[..., latent_dim:]
-
-
 def joined_latent_cache(latent: torch.Tensor, rope: torch.Tensor) -> torch.Tensor | None:
-    """What ``split_latent_cache`` split, as [blocks, block_size, L + R]; None where the two are not such views."""
+    """What ``layouts.split_latent_cache`` split: [blocks, block_size, L + R]. None where the two are no such views."""
     (blocks, block_size, _, latent_dim), width = latent.shape, latent.shape[3] + rope.shape[3]
     strides = (block_size * width, width, 1)
     behind = rope.data_ptr() - latent.data_ptr() == latent_dim * latent.element_size()
