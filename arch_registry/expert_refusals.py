@@ -50,3 +50,28 @@ class ExpertGroups:
 
     def _path(self, scope: Scope, name: str) -> str:
         return scope.config.path(scope.label(name))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSlice:
+    """A rank's slice of several shared experts must not be as wide as one routed expert.
+
+    By that width the runtime knows a shared expert that is whole on every rank, and then counts one rank's only.
+    """
+
+    width: str = "shared_width"
+    whole: str = "moe_intermediate_size"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ()
+
+    def apply(self, scope: Scope) -> None:
+        sizes = scope.ints(self.width, self.whole, "tp")
+        if sizes is None or sizes[2] == 1 or sizes[0] != sizes[1]:
+            return
+        expected = "a size at which a slice of the shared experts is not as wide as one routed expert"
+        hint = (
+            f"Here both have {scope.label(self.whole)} {sizes[1]}, and the runtime would lose the other ranks' slices."
+        )
+        scope.add(Finding(FindingCode.PARALLEL, "tensor_parallel_size", sizes[2], expected, hint))

@@ -30,6 +30,8 @@ class SlotPlan:
             a parameter is one weight.
         sources: Parameters to compute the weights from, in the order of ``paths``, where the module has none at these.
         transform: How: the name of a function of ``xlite_adapter.weights.TRANSFORMS``.
+        order: Name of the order that the runtime wants the rows in, one of ``xlite_adapter.weights.ORDERS``; empty for
+            the module's own.
     """
 
     slot: str
@@ -41,6 +43,7 @@ class SlotPlan:
     experts: int = 0
     sources: tuple[str, ...] = ()
     transform: str = ""
+    order: str = ""
 
     @property
     def count(self) -> int:

@@ -139,6 +139,33 @@ class Derived:
 
 
 @dataclass(frozen=True, slots=True)
+class Reordered:
+    """A weight whose rows the runtime wants in another order than the module's, unless a flag is true. It is copied.
+
+    Attributes:
+        unless: Name of the flag.
+        weight: The weight, with the path and shape of the module's.
+        order: Name of the order, one of ``xlite_adapter.weights.ORDERS``.
+    """
+
+    unless: str
+    weight: PerLayer
+    order: str
+
+    @property
+    def slot(self) -> str:
+        return self.weight.slot
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (self.unless, *self.weight.needs)
+
+    def expand(self, values: Mapping[str, Value], layers: int) -> SlotPlan:
+        own = self.weight.expand(values, layers)
+        return own if values[self.unless] is True else replace(own, order=self.order)
+
+
+@dataclass(frozen=True, slots=True)
 class Optional:
     """A weight that exists only when a flag is true."""
 
@@ -189,35 +216,6 @@ class Ignored:
 
     pattern: str
     reason: str
-
-
-def template_problem(template: str) -> str | None:
-    """Why a template does not name one thing for each layer, or None if it does."""
-    try:
-        if template.format(i=0) != template.format(i=1):
-            return None
-    except Exception as error:  # str.format fails in many ways
-        return f"{show(template)} cannot be filled in for a layer i: {type(error).__name__}: {error}"
-    return f"{show(template)} is the same for all layers; {{i}} is missing"
-
-
-def path_problem(rule: Slot) -> str | None:
-    """Why the paths of a rule of this module cannot be those of parameters, or None.
-
-    Without a placeholder all layers share a parameter, which a model may do.
-    """
-    weight = rule.weight if isinstance(rule, Optional | Tied | Derived) else rule
-    if isinstance(weight, PerLayer | PerExpert):
-        templates = [weight.path, *([rule.source] if isinstance(rule, Derived) else [])]
-        return next(filter(None, map(template_problem, filter(_has_braces, templates))), None)
-    paths = [rule.to] if isinstance(rule, Tied) else []
-    paths += [weight.path] if isinstance(weight, Single) else []
-    braced = next(filter(_has_braces, paths), None)
-    return None if braced is None else f"{show(braced)} has a placeholder, and only PerLayer fills one in"
-
-
-def _has_braces(path: str) -> bool:
-    return "{" in path or "}" in path
 
 
 def _sizes(shape: tuple[str, ...], values: Mapping[str, Value]) -> tuple[int, ...]:

@@ -13,7 +13,8 @@ from arch_registry.findings import show
 from arch_registry.refusals import Refusal
 from arch_registry.runtime_fields import RuntimeField
 from arch_registry.scope import BUILTIN_NAMES
-from arch_registry.slots import Ignored, Slot, path_problem, template_problem
+from arch_registry.slot_paths import path_problem, template_problem
+from arch_registry.slots import Ignored, Slot
 
 # Kinds of attention that the adapter knows how to feed.
 ATTENTIONS = ("mha", "mla", "dsa")

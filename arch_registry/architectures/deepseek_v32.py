@@ -51,6 +51,7 @@ SPEC = ArchSpec(
         Size("index_n_heads", default=None, most=sparse.MOST_HEADS),
         replace(sparse.HEAD_DIM, default=None),
         IndexLayers(),
+        sparse.INDEX_PAIRS,
     ),
     dims=sparse.DIMS,
     runtime=sparse.RUNTIME,

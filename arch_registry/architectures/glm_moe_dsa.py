@@ -46,6 +46,7 @@ SPEC = ArchSpec(
         Size("index_n_heads", default=32, most=sparse.MOST_HEADS),
         sparse.HEAD_DIM,
         IndexLayers(),
+        sparse.INDEX_PAIRS,
     ),
     dims=sparse.DIMS,
     runtime=sparse.RUNTIME,

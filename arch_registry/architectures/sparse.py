@@ -6,15 +6,18 @@ beside a variance of about one that is less than bfloat16 can tell.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from arch_registry.architectures import dense, latent, latent_keys
 from arch_registry.compose import except_kind
 from arch_registry.dims import Dim, Product, Sum
+from arch_registry.fields import Flag
 from arch_registry.findings import FindingCode
 from arch_registry.plan import MODEL_DTYPE
-from arch_registry.refusals import FullAttention, Off, Refusal, Stated
+from arch_registry.refusals import FullAttention, Off, Refusal
 from arch_registry.requirements import KernelSize, MostBlock, NoNull
 from arch_registry.runtime_fields import Const, RuntimeField, Set
-from arch_registry.slots import PerLayer, Slot
+from arch_registry.slots import PerLayer, Reordered, Slot
 
 # What the runtime's indexer holds and chooses.
 MOST_CHOSEN = 2048
@@ -25,6 +28,8 @@ HEAD_DIM = KernelSize(
     allowed=(128,),
     hint=f"vLLM's indexer and the runtime's have no other size in common. {dense.NATIVELY}",
 )
+
+INDEX_PAIRS = Flag("indexer_rope_interleave", default=False, optional=True)
 
 DIMS: tuple[Dim, ...] = (
     *latent.DIMS,
@@ -45,39 +50,35 @@ RUNTIME: tuple[RuntimeField, ...] = (
 INDEXER = f"{dense.ATTN}.indexer"
 NORM_DTYPES = (MODEL_DTYPE, "float32")
 
+# vLLM rotates halves of an index head (j, j + 32) unless the model says otherwise, and the runtime neighbours
+# (2j, 2j + 1). With the rows interleaved it computes the same, and writes its results where vLLM has them.
+PAIRS = "indexer_rope_interleave"
+QUERY_ORDER, KEY_ORDER = "index_query_pairs", "index_key_pairs"
+
 WEIGHTS: tuple[Slot, ...] = (
     *latent.WEIGHTS,
-    PerLayer(
-        "index_q_b",
-        f"{INDEXER}.wq_b.weight",
-        ("index_q_rows", "q_lora_rank"),
-        linear=True,
-        where="index_layers",
-        gaps=True,
-    ),
-    PerLayer(
-        "index_k_weights_proj",
-        f"{INDEXER}.wk_weights_proj.weight",
-        ("index_k_rows", "hidden_size"),
-        linear=True,
-        where="index_layers",
-        gaps=True,
-    ),
-    PerLayer(
-        "index_k_norm",
-        f"{INDEXER}.k_norm.weight",
-        ("index_head_dim",),
-        where="index_layers",
-        dtypes=NORM_DTYPES,
-        gaps=True,
-    ),
-    PerLayer(
-        "index_k_norm_bias",
-        f"{INDEXER}.k_norm.bias",
-        ("index_head_dim",),
-        where="index_layers",
-        dtypes=NORM_DTYPES,
-        gaps=True,
+    *(
+        Reordered(PAIRS, replace(weight, where="index_layers", gaps=True), order)
+        for weight, order in (
+            (
+                PerLayer("index_q_b", f"{INDEXER}.wq_b.weight", ("index_q_rows", "q_lora_rank"), linear=True),
+                QUERY_ORDER,
+            ),
+            (
+                PerLayer(
+                    "index_k_weights_proj",
+                    f"{INDEXER}.wk_weights_proj.weight",
+                    ("index_k_rows", "hidden_size"),
+                    linear=True,
+                ),
+                KEY_ORDER,
+            ),
+            (PerLayer("index_k_norm", f"{INDEXER}.k_norm.weight", ("index_head_dim",), dtypes=NORM_DTYPES), KEY_ORDER),
+            (
+                PerLayer("index_k_norm_bias", f"{INDEXER}.k_norm.bias", ("index_head_dim",), dtypes=NORM_DTYPES),
+                KEY_ORDER,
+            ),
+        )
     ),
 )
 
@@ -87,12 +88,6 @@ REFUSALS: tuple[Refusal, ...] = (
         allowed="indexed_attention",
         also=("deepseek_sparse_attention",),
         hint="vLLM chooses tokens in every layer, whatever it says; correct or remove it.",
-    ),
-    Stated(
-        "indexer_rope_interleave",
-        True,
-        FindingCode.ROPE,
-        f"Without it vLLM rotates halves in the indexer, and the runtime only neighbours. {dense.NATIVELY}",
     ),
     NoNull(latent_keys.UNUSED),
     MostBlock(128, "The runtime's indexer reads no larger blocks; lower --block-size."),

@@ -16,7 +16,7 @@ import torch
 from arch_registry import MODEL_DTYPE, RuntimePlan, SlotPlan
 from xlite_adapter.errors import WeightBindingError
 from xlite_adapter.weights.packed import PackedLinear
-from xlite_adapter.weights.transforms import TRANSFORMS, complex_table
+from xlite_adapter.weights.transforms import ORDERS, TRANSFORMS, complex_table, reordered
 
 Weight = torch.Tensor | PackedLinear
 
@@ -67,6 +67,10 @@ class _Binder:
         self._held = held
         # Once for all slots: walking the module tree per path would be quadratic for models with many experts.
         self._tensors = dict(_named_tensors(module))
+        for name in {slot.order for slot in plan.slots} - {"", *ORDERS}:
+            raise WeightBindingError(
+                plan.architecture, [f"no order of rows is called {name!r}, only {', '.join(ORDERS)}"]
+            )
 
     def fill(self, slot: SlotPlan) -> Weight | list[Weight]:
         weights = [weight for index in range(len(slot.paths)) for weight in self._weights(slot, index)]
@@ -89,7 +93,9 @@ class _Binder:
             return []
         if slot.transform and isinstance(weight, torch.Tensor) and not weight.is_contiguous():
             weight = self._copied(slot.slot, weight.contiguous())
-        self._check(slot, path, weight)
+        fits = self._check(slot, path, weight)
+        if slot.order and fits:
+            return [self._reordered(slot, weight)]
         if slot.experts and isinstance(weight, torch.Tensor) and weight.ndim:
             return list(weight.unbind(0))
         return [weight]
@@ -121,7 +127,15 @@ class _Binder:
         self.copies[name] = self.copies.get(name, 0) + tensor.nbytes
         return tensor
 
-    def _check(self, slot: SlotPlan, path: str, weight: Weight) -> None:
+    def _reordered(self, slot: SlotPlan, weight: Weight) -> Weight:
+        rows = ORDERS[slot.order](self._plan)
+        if isinstance(weight, torch.Tensor):
+            return self._copied(slot.slot, reordered(weight, rows))
+        return weight.reordered(rows)
+
+    def _check(self, slot: SlotPlan, path: str, weight: Weight) -> bool:
+        """Note what does not fit the plan; whether all of it does."""
+        problems = len(self.problems)
         name = f"{path} (slot {slot.slot})"
         expected = (slot.experts, *slot.shape) if slot.experts else slot.shape
         if tuple(weight.shape) != expected:
@@ -132,6 +146,7 @@ class _Binder:
             self.problems.append(f"{name} has dtype {weight.dtype}; the plan expects {expects}")
         if isinstance(weight, torch.Tensor) and not weight.is_contiguous():
             self.problems.append(f"{name} is not contiguous (strides {list(weight.stride())})")
+        return len(self.problems) == problems
 
     def rope_table(self) -> torch.Tensor | None:
         plan, path = self._plan, self._plan.rope_table
@@ -143,7 +158,7 @@ class _Binder:
         if table.ndim != 2 or table.shape[1] != width:
             self.problems.append(f"{path} (rotary table) has shape {list(table.shape)}; expected [positions, {width}]")
             return None
-        if any(other.data_ptr() != table.data_ptr() for other in self._tables(path)):
+        if not all(_same(other, table) for other in self._tables(path)):
             self.problems.append(
                 f"{path} (rotary table) is not shared by all layers; the runtime reads one table for all of them"
             )
@@ -160,6 +175,11 @@ class _Binder:
         for name, tensor in self._tensors.items():
             if name.startswith(f"{self._plan.decoder}.") and name.endswith(f".{leaf}"):
                 yield tensor
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """An indexer may have a table of its own that says the same."""
+    return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
 
 
 def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -27,3 +27,15 @@ class PackedLinear:
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """``x @ weight.T + bias``."""
         return self.multiply(x, bias)
+
+    def reordered(self, rows: torch.Tensor) -> PackedLinear:
+        """The same with its first rows in the order of ``rows`` [n], by reordering products; rows beyond n stay."""
+        rest = torch.arange(rows.shape[0], self.shape[0])
+        order = torch.cat([rows, rest])
+        multiply = self.multiply
+
+        def product(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+            y = multiply(x, None).index_select(-1, order)
+            return y if bias is None else y + bias
+
+        return PackedLinear(self.shape, self.dtype, product)

@@ -1,4 +1,4 @@
-"""Weights that are computed from other weights. A spec chooses one of these by its name.
+"""Weights that are computed from other weights, and other orders of rows. A spec chooses one of these by its name.
 
 Legend: N heads of one rank, P dims of a head without rotation, V value dims of a head, L rank of the latent.
 """
@@ -30,6 +30,37 @@ TRANSFORMS: Mapping[str, Transform] = MappingProxyType(
 )
 
 
+Order = Callable[[RuntimePlan], torch.Tensor]
+
+
+def index_query_pairs(plan: RuntimePlan) -> torch.Tensor:
+    """Rows of the indexer's query projection, with the rotated dims of every head in pairs; int64 [heads * dims]."""
+    heads, dims = _integer(plan, "index_n_heads"), _integer(plan, "index_head_dim")
+    return (torch.arange(heads).unsqueeze(1) * dims + _pairs(_integer(plan, "rope_head_dim"), dims)).flatten()
+
+
+def index_key_pairs(plan: RuntimePlan) -> torch.Tensor:
+    """Rows of the indexer's one key, with its rotated dims in pairs, int64 [dims]; rows behind it stay."""
+    return _pairs(_integer(plan, "rope_head_dim"), _integer(plan, "index_head_dim"))
+
+
+ORDERS: Mapping[str, Order] = MappingProxyType(
+    {"index_query_pairs": index_query_pairs, "index_key_pairs": index_key_pairs}
+)
+
+
+def reordered(weight: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """A copy whose first rows are those that ``order`` [n] names; rows beyond n stay."""
+    rest = torch.arange(order.shape[0], weight.shape[0])
+    return weight.index_select(0, torch.cat([order, rest]).to(weight.device))
+
+
+def _pairs(rotary: int, dims: int) -> torch.Tensor:
+    """0, R/2, 1, R/2 + 1, ...: halves of the first ``rotary`` dims side by side."""
+    halves = torch.arange(rotary).view(2, -1).t().flatten()
+    return torch.cat([halves, torch.arange(rotary, dims)])
+
+
 def complex_table(table: torch.Tensor) -> torch.Tensor:
     """Rotary table of latent attention, complex64 [positions, R / 2], of rows [cos | sin] [positions, R]."""
     cos, sin = table.float().chunk(2, dim=-1)
@@ -42,7 +73,10 @@ def _heads(kv_b: torch.Tensor, plan: RuntimePlan) -> torch.Tensor:
 
 
 def _sizes(plan: RuntimePlan) -> tuple[int, int]:
-    nope, value = plan.runtime_config["nope_head_dim"], plan.runtime_config["v_head_dim"]
-    assert type(nope) is int
+    return _integer(plan, "nope_head_dim"), _integer(plan, "v_head_dim")
+
+
+def _integer(plan: RuntimePlan, name: str) -> int:
+    value = plan.runtime_config[name]
     assert type(value) is int
-    return nope, value
+    return value

@@ -174,7 +174,7 @@ def test_a_rotary_table_of_another_width_is_named(plan):
 def test_layers_with_rotary_tables_of_their_own_are_named(plan):
     module = make_module(plan)
     other = torch.nn.Module()
-    other.register_buffer("cos_sin_cache", torch.zeros(256, 64, dtype=torch.bfloat16))
+    other.register_buffer("cos_sin_cache", torch.ones(256, 64, dtype=torch.bfloat16))
     module.model.layers.get_submodule("1").self_attn.rotary_emb = other
     (problem,) = problems(plan, module)
     assert "not shared by all layers" in problem
