@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from arch_registry.findings import Finding, FindingCode
+from arch_registry.findings import Finding, FindingCode, Severity
 from arch_registry.hf_config import HfConfig, Reading
 from arch_registry.parallel import MAX_SIZE
 from arch_registry.scope import Scope, Value
@@ -65,7 +65,8 @@ class Size(OneKey):
         most: Largest value allowed.
         most_of: Another field, above which it must not be.
         least: Smallest value allowed.
-        also: Other spellings of the key that transformers takes for the same attribute.
+        also: Other spellings that transformers takes for the same attribute. The class does not declare them, so that
+            they are set after the one that it declares, and count.
         name: Name in the scope where it differs from the key.
     """
 
@@ -86,16 +87,14 @@ class Size(OneKey):
         return (self.name or self.key,)
 
     def apply(self, scope: Scope) -> None:
+        given = {key: scope.config.get(key) for key in self.keys if key in scope.config}
+        key = next(reversed(given), self.key)
         if self.name:
-            scope.labels[self.name] = self.key
-        given = [key for key in self.keys if key in scope.config]
-        values = [scope.config.get(key) for key in given]
-        if any(value != values[0] for value in values):
-            expected, hint = f"{' and '.join(given)} that agree", "They are one attribute; keep one of them."
-            path = scope.config.path(given[0])
-            scope.add(Finding(FindingCode.KEY_VALUE, path, dict(zip(given, values, strict=True)), expected, hint))
-            return
-        key = given[0] if given else self.key
+            scope.labels[self.name] = key
+        if any(value != given[key] for value in given.values()):
+            expected, hint = f"{' and '.join(given)} that agree", f"They are one attribute, and {key} counts; keep one."
+            path = scope.config.path(next(iter(given)))
+            scope.add(Finding(FindingCode.KEY_VALUE, path, given, expected, hint, Severity.WARNING))
         limit = scope.ints(self.most_of) if self.most_of else None
         most = min(self.most, limit[0]) if limit else self.most
         _store(scope, key, self.default, self.null_is, scope.config.integer(key, self.least, most), self.provides[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from arch_registry.architectures import dense, moe
 from arch_registry.compose import moved
 from arch_registry.dims import Multiple, Share
-from arch_registry.fields import MAX_LAYERS, Fixed, Flag, Number, OfField, Size
+from arch_registry.fields import MAX_LAYERS, Fixed, Flag, Number, Size
 from arch_registry.findings import FindingCode
 from arch_registry.head_fields import HeadDim, Rope
 from arch_registry.layers import SparseSteps
@@ -26,7 +26,8 @@ SPEC = ArchSpec(
         Size("intermediate_size", default=5632),
         Size("num_hidden_layers", default=24, most=MAX_LAYERS),
         Size("num_attention_heads", default=16),
-        Size("num_key_value_heads", default=16, null_is=OfField("num_attention_heads")),
+        # transformers keeps a null, and vLLM cannot count with it.
+        Size("num_key_value_heads", default=16),
         HeadDim(free=False),
         Size("max_position_embeddings", default=32768),
         Number("rms_norm_eps", default=1e-6, most=1.0),

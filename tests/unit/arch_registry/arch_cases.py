@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from arch_registry import HfConfig, Limits, ParallelShape, PlanResult, builtin_registry, plan_model
@@ -77,3 +79,12 @@ def plan_dict(
 ) -> PlanResult:
     view = HfConfig.from_dict(config)
     return plan_model(view, builtin_registry(), parallel or ParallelShape(), limits, architecture)
+
+
+def plans(config: Mapping[str, Any], folder: Path) -> tuple[PlanResult, PlanResult]:
+    """Of the file, and of the object that the engine gets: AutoConfig may take another class than the file names."""
+    import transformers
+
+    (folder / "config.json").write_text(json.dumps(config))
+    made = transformers.AutoConfig.from_pretrained(folder).to_dict()
+    return plan_dict(config), plan_dict(made, architecture=config["architectures"][0])
