@@ -9,7 +9,7 @@ from __future__ import annotations
 from arch_registry.dims import InverseRoot, KvShare, PadTo, Product, Share, Sum
 from arch_registry.findings import FindingCode
 from arch_registry.refusals import FullAttention, Off, Only
-from arch_registry.runtime_fields import Const, Listed, Set
+from arch_registry.runtime_fields import Const, Listed, RuntimeField, Set
 from arch_registry.slots import Optional, PerLayer, Single, Tied
 from arch_registry.spec import Inert
 
@@ -30,7 +30,7 @@ DIMS = (
     InverseRoot("softmax_scale", "head_dim"),
 )
 
-RUNTIME = (
+RUNTIME: tuple[RuntimeField, ...] = (
     Set("vocab_size", "vocab_padded"),
     Set("hidden_size", "hidden_size"),
     Set("n_layers", "num_hidden_layers"),
