@@ -99,13 +99,24 @@ def _mha_caches(plan: RuntimePlan, load: Workload) -> Caches:
     return [(_poison(shape), _poison(shape)) for _ in plan.layer_names]
 
 
+def _latent_caches(plan: RuntimePlan, load: Workload) -> Caches:
+    """Latent and rotated key of each layer and, with an indexer, its key: [blocks, block size, 1, width]."""
+    widths = ["kv_lora_rank", "rope_head_dim", *(["index_head_dim"] if plan.attention == "dsa" else [])]
+    shapes = [(load.blocks, load.block_size, 1, plan.runtime_config[width]) for width in widths]
+    return [tuple(map(_poison, shapes)) for _ in plan.layer_names]
+
+
 def _poison(shape: Sequence[int]) -> torch.Tensor:
     """NaN spreads to every result that reads a slot nobody has written."""
     return torch.full(tuple(shape), torch.nan)
 
 
 # For each kind of attention that a plan can have, its caches in the layout of TorchKernels.
-CACHES: Mapping[str, Callable[[RuntimePlan, Workload], Caches]] = {"mha": _mha_caches}
+CACHES: Mapping[str, Callable[[RuntimePlan, Workload], Caches]] = {
+    "mha": _mha_caches,
+    "mla": _latent_caches,
+    "dsa": _latent_caches,
+}
 
 
 class VllmPath:
@@ -115,7 +126,8 @@ class VllmPath:
         from vllm.v1.kv_cache_interface import compute_layer_kv_cache_shape_bytes
 
         self._loaded = loaded
-        self._layers = loaded.vllm_config.compilation_config.static_forward_context
+        layers = loaded.vllm_config.compilation_config.static_forward_context  # experts are among them
+        self._layers = {name: layers[name] for name in loaded.plan.layer_names}
         for layer in self._layers.values():
             spec = layer.get_kv_cache_spec(loaded.vllm_config)
             shape = compute_layer_kv_cache_shape_bytes(spec, load.blocks)
