@@ -23,6 +23,28 @@ from tests.e2e import engines, models
 Checkpoints = Callable[..., Path]
 
 
+_REPORT = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """``report(line)``: a measurement that the summary at the end shows."""
+    return lambda line: add_line(request.config, line)
+
+
+def add_line(config: pytest.Config, line: str) -> None:
+    """The same for fixtures of a wider scope."""
+    config.stash.setdefault(_REPORT, []).append(line)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines = config.stash.get(_REPORT, [])
+    if lines:
+        terminalreporter.section("measured")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     """``checkpoint(architecture, **config keys)``: a tiny random model, written once per session."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,15 @@ from typing import Any
 import torch
 import transformers
 
+VOCABULARY = 512
+
+# Deviation of a logit whose hidden state has deviation 1: LARGE_HEAD tells texts apart, SMALL_HEAD gives logits of the
+# size that real models have, up to about 5, for bounds that are absolute.
+LARGE_HEAD = 3.2
+SMALL_HEAD = 0.8
+
 _DIMS = {
-    "vocab_size": 512,
+    "vocab_size": VOCABULARY,
     "hidden_size": 256,
     "intermediate_size": 448,
     "num_hidden_layers": 3,
@@ -18,6 +26,26 @@ _DIMS = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-5,
+}
+
+
+# A rope's original length in the scaled configs below; contexts go beyond it.
+ORIGINAL = 256
+
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": ORIGINAL,
+}
+
+# vLLM's own models of these changes differ from transformers', or transformers has none: what to compare with is vLLM.
+_VLLM_ONLY = {
+    "'max_trained_positions'": "transformers reads no such parameter",
+    "'partial_rotary_factor': 0.5": "transformers' dense models rotate whole heads",
+    "partial_rotary_factor=0.5": "transformers' dense models rotate whole heads",
+    "rotary_pct=0.5": "transformers reads no such key",
+    "rotary_emb_fraction=0.5": "transformers reads no such key",
 }
 
 
@@ -30,16 +58,28 @@ class TinyModel:
         keys: What differs from its defaults and from the dims that all tiny models share.
         settings: Engine settings that it needs in place of the usual ones.
         native: Whether vLLM can run it on the CPU, where there must be stock tokens to compare with.
+        scaled: Keys of a variant whose rope is scaled from ``ORIGINAL`` positions; None leaves the row out of the tests
+            of modules and of completeness.
+        flips: Values to try beyond those of ``flips.LISTED``, by key.
+        vllm_only: Part of a flip's name -> why it is compared with vLLM's module and not with transformers.
+        unread: Keys that the module reads and the spec neither reads nor lists as inert, and why that is so for now.
     """
 
     config_class: str
     keys: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
     native: bool = True
+    scaled: dict[str, Any] | None = None
+    flips: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    vllm_only: dict[str, str] = field(default_factory=lambda: _VLLM_ONLY)
+    unread: dict[str, str] = field(default_factory=dict)
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
         return getattr(transformers, self.config_class)(**{**_DIMS, **self.keys, **overrides})
 
+
+# TODO(registry): list it as inert.
+_HEAD_DTYPE = {"head_dtype": "vLLM computes the logits, in whichever dtype, after the runtime's part"}
 
 # What vLLM's CPU back end does to latent attention on its own, and as many tokens of cache as everywhere.
 LATENT_ENGINE = {
@@ -65,10 +105,47 @@ ARCHITECTURES = {
                 "original_max_position_embeddings": 512,
             },
         },
+        scaled={
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": ORIGINAL,
+            }
+        },
+        vllm_only={**_VLLM_ONLY, "qkv_bias=True": "transformers' Llama has no such key"},
+        unread=_HEAD_DTYPE,
     ),
-    "MistralForCausalLM": TinyModel("MistralConfig", {"head_dim": 128, "sliding_window": None}),
-    "Qwen2ForCausalLM": TinyModel("Qwen2Config", {"tie_word_embeddings": True}),
-    "Qwen3ForCausalLM": TinyModel("Qwen3Config", {"head_dim": 128}),
+    "MistralForCausalLM": TinyModel(
+        "MistralConfig",
+        {"head_dim": 128, "sliding_window": None},
+        scaled={
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+            "max_position_embeddings": ORIGINAL,
+        },
+        vllm_only={
+            **_VLLM_ONLY,
+            "qkv_bias=True": "transformers' Mistral has no such key",
+            "sliding_window=0": "to transformers a window of nothing, to vLLM none",
+        },
+        unread=_HEAD_DTYPE,
+    ),
+    "Qwen2ForCausalLM": TinyModel(
+        "Qwen2Config",
+        {"tie_word_embeddings": True},
+        scaled={"rope_parameters": _YARN, "max_position_embeddings": 4 * ORIGINAL},
+        vllm_only={**_VLLM_ONLY, "head_dim=None": "transformers' Qwen2 computes with the null"},
+        unread=_HEAD_DTYPE,
+    ),
+    "Qwen3ForCausalLM": TinyModel(
+        "Qwen3Config",
+        {"head_dim": 128},
+        scaled={"rope_parameters": {**_YARN, "attention_factor": 0.9}, "max_position_embeddings": 4 * ORIGINAL},
+        vllm_only={**_VLLM_ONLY, "attention_bias=True": "transformers biases the output projection too, vLLM does not"},
+        unread=_HEAD_DTYPE,
+    ),
     "Qwen2MoeForCausalLM": TinyModel(
         "Qwen2MoeConfig",
         {
@@ -152,6 +229,16 @@ ARCHITECTURES = {
     ),
 }
 NATIVE = tuple(architecture for architecture, tiny in ARCHITECTURES.items() if tiny.native)
+# Those that are tested module by module.
+MODULES = tuple(architecture for architecture, tiny in ARCHITECTURES.items() if tiny.scaled is not None)
+
+
+def config_json(architecture: str, **overrides: Any) -> dict[str, Any]:
+    """A whole config.json of two layers, every key of the config class written out."""
+    config = ARCHITECTURES[architecture].config(**{"num_hidden_layers": 2, **overrides})
+    config.architectures = [architecture]
+    written: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return written
 
 
 def write_checkpoint(folder: Path, architecture: str, seed: int = 0, **overrides: Any) -> Path:
@@ -159,16 +246,22 @@ def write_checkpoint(folder: Path, architecture: str, seed: int = 0, **overrides
     return write_random(folder, architecture, ARCHITECTURES[architecture].config(**overrides), seed)
 
 
-def write_random(folder: Path, architecture: str, config: transformers.PreTrainedConfig, seed: int = 0) -> Path:
+def write_random(
+    folder: Path, architecture: str, config: transformers.PreTrainedConfig, seed: int = 0, head: float = LARGE_HEAD
+) -> Path:
     """The same of any config."""
     torch.manual_seed(seed)
-    with torch.no_grad():
-        model = getattr(transformers, architecture)(config)
-        corrections = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
-        for name, parameter in (*model.named_parameters(), *corrections):
-            # Wide enough for attention to matter: at the default deviation every layer is nearly the identity.
-            deviation = 0.2 if "embed" in name or "lm_head" in name else 1.6 / parameter.shape[-1] ** 0.5
-            mean = 1.0 if "norm" in name else 0.0
-            parameter.normal_(mean, 0.3 if "norm" in name or name.endswith("bias") else deviation)
+    model = getattr(transformers, architecture)(config)
+    randomise(model, head)
     model.save_pretrained(folder)
     return folder
+
+
+@torch.no_grad()
+def randomise(model: torch.nn.Module, head: float = LARGE_HEAD) -> None:
+    """Random weights, wide enough for attention to matter: at the default deviation a layer is nearly the identity."""
+    corrections = ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
+    for name, parameter in (*model.named_parameters(), *corrections):
+        deviation = (head if "embed" in name or "lm_head" in name else 1.6) / parameter.shape[-1] ** 0.5
+        mean = 1.0 if "norm" in name else 0.0
+        parameter.normal_(mean, 0.3 if "norm" in name or name.endswith("bias") else deviation)
