@@ -8,7 +8,7 @@ from arch_registry.fields import OneKey, missing_finding, null_finding
 from arch_registry.findings import Finding, FindingCode
 from arch_registry.parallel import MAX_SIZE
 from arch_registry.rope import LATENT, ROPE_DIMS, USUAL, RopeSpec
-from arch_registry.rope_reader import RopeReader
+from arch_registry.rope_reader import TOP_LEVEL_KEYS, RopeReader
 from arch_registry.scope import Scope
 
 
@@ -94,7 +94,7 @@ class Rope:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
+        return TOP_LEVEL_KEYS
 
     @property
     def provides(self) -> tuple[str, ...]:

@@ -24,6 +24,10 @@ MAX_NUMBER = 1e18
 _THETA_KEYS = ("rope_theta",)
 _PARTIAL_KEYS = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
 
+# Everything that is read outside a section.
+_ORIGINAL = "original_max_position_embeddings"
+TOP_LEVEL_KEYS = (*_THETA_KEYS, "rope_scaling", "rope_parameters", *_PARTIAL_KEYS, _ORIGINAL)
+
 _Parameter = float | bool
 
 
@@ -218,7 +222,7 @@ class RopeReader:
         """Pre-training positions: the top level wins in vLLM, absent means max_position_embeddings."""
         if not kind.original:
             return None
-        key = "original_max_position_embeddings"
+        key = _ORIGINAL
         found: dict[str, int] = {}
         for config in (self.config, self.section):
             reading = config.integer(key, 1, MAX_POSITIONS)

@@ -146,7 +146,7 @@ INERT = (
     Inert("the engine chooses attention kernels", ("_attn_implementation", "_attn_implementation_autoset")),
     Inert("used in training only", ("attention_dropout", "initializer_range", "use_cache", "gradient_checkpointing")),
     Inert("splits matrices without changing their product", ("pretraining_tp",)),
-    Inert("vLLM applies it to the logits, after the runtime's part", ("logit_scale",)),
+    Inert("vLLM applies it to the logits, after the runtime's part", ("logit_scale", "head_dtype")),
     Inert("read by neither transformers nor vLLM", ("rope_interleaved", "is_llama_config")),
     Inert("without effect where there is no window", ("max_window_layers",)),
     Inert(

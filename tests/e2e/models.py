@@ -62,7 +62,6 @@ class TinyModel:
             of modules and of completeness.
         flips: Values to try beyond those of ``flips.LISTED``, by key.
         vllm_only: Part of a flip's name -> why it is compared with vLLM's module and not with transformers.
-        unread: Keys that the module reads and the spec neither reads nor lists as inert, and why that is so for now.
     """
 
     config_class: str
@@ -72,14 +71,10 @@ class TinyModel:
     scaled: dict[str, Any] | None = None
     flips: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     vllm_only: dict[str, str] = field(default_factory=lambda: _VLLM_ONLY)
-    unread: dict[str, str] = field(default_factory=dict)
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
         return getattr(transformers, self.config_class)(**{**_DIMS, **self.keys, **overrides})
 
-
-# TODO(registry): list it as inert.
-_HEAD_DTYPE = {"head_dtype": "vLLM computes the logits, in whichever dtype, after the runtime's part"}
 
 # What vLLM's CPU back end does to latent attention on its own, and as many tokens of cache as everywhere.
 LATENT_ENGINE = {
@@ -116,7 +111,6 @@ ARCHITECTURES = {
             }
         },
         vllm_only={**_VLLM_ONLY, "qkv_bias=True": "transformers' Llama has no such key"},
-        unread=_HEAD_DTYPE,
     ),
     "MistralForCausalLM": TinyModel(
         "MistralConfig",
@@ -130,21 +124,18 @@ ARCHITECTURES = {
             "qkv_bias=True": "transformers' Mistral has no such key",
             "sliding_window=0": "to transformers a window of nothing, to vLLM none",
         },
-        unread=_HEAD_DTYPE,
     ),
     "Qwen2ForCausalLM": TinyModel(
         "Qwen2Config",
         {"tie_word_embeddings": True},
         scaled={"rope_parameters": _YARN, "max_position_embeddings": 4 * ORIGINAL},
         vllm_only={**_VLLM_ONLY, "head_dim=None": "transformers' Qwen2 computes with the null"},
-        unread=_HEAD_DTYPE,
     ),
     "Qwen3ForCausalLM": TinyModel(
         "Qwen3Config",
         {"head_dim": 128},
         scaled={"rope_parameters": {**_YARN, "attention_factor": 0.9}, "max_position_embeddings": 4 * ORIGINAL},
         vllm_only={**_VLLM_ONLY, "attention_bias=True": "transformers biases the output projection too, vLLM does not"},
-        unread=_HEAD_DTYPE,
     ),
     "Qwen2MoeForCausalLM": TinyModel(
         "Qwen2MoeConfig",
