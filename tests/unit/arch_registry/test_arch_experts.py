@@ -172,7 +172,7 @@ CASES = [
     (GLM, {"attention_bias": None}, C.KEY_TYPE, "attention_bias", "absent"),
     (GLM, {"sliding_window": 512}, C.SLIDING_WINDOW, "sliding_window", "null or 0"),
     (MINIMAX, {"rotary_dim": ABSENT}, C.KEY_MISSING, "rotary_dim", "vLLM reads the key"),
-    (MINIMAX, {"rotary_dim": None}, C.KEY_TYPE, "rotary_dim", "null"),
+    (MINIMAX, {"rotary_dim": None}, C.KEY_TYPE, "rotary_dim", "absent"),
     (MINIMAX, {"rotary_dim": 128}, C.KEY_VALUE, "rotary_dim", "1 to 64"),
     (MINIMAX, {"rotary_dim": 32}, C.ROPE, "rope_parameters.partial_rotary_factor", "64 or 128"),
     (MINIMAX, {"head_dim": 128, "partial_rotary_factor": 1.0}, C.ROPE, "rotary_dim", "128, as partial_rotary_factor"),
