@@ -146,7 +146,7 @@ ARCHITECTURES = {
             "num_experts_per_tok": 3,
             "scoring_func": "sigmoid",
             "use_routing_bias": True,
-            "attn_type_list": [1, 1, 1],
+            "num_mtp_modules": 1,
         },
         native=False,
     ),
