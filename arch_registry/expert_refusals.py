@@ -1,4 +1,4 @@
-"""Rules that refuse what routers cannot choose from."""
+"""Rules that refuse what routers cannot choose from, and slices of shared experts that look whole."""
 
 from __future__ import annotations
 
@@ -50,3 +50,26 @@ class ExpertGroups:
 
     def _path(self, scope: Scope, name: str) -> str:
         return scope.config.path(scope.label(name))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSlices:
+    """A rank's slice of the shared experts is not as wide as one routed expert, by which the runtime knows whole ones.
+
+    Attributes:
+        shared: Name that counts the shared experts; a model without it passes.
+    """
+
+    shared: str = "n_shared_experts"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ()
+
+    def apply(self, scope: Scope) -> None:
+        sizes = scope.ints(self.shared, "tp")
+        if sizes is None or not sizes[0] == sizes[1] > 1:
+            return
+        expected = f"1, or another size than {scope.label(self.shared)} ({sizes[0]})"
+        hint = "A slice would have the width of a whole shared expert, which the runtime adds up once only."
+        scope.add(Finding(FindingCode.PARALLEL, "tensor_parallel_size", sizes[1], expected, hint))
