@@ -1,4 +1,4 @@
-"""Rules that refuse what routers cannot choose from."""
+"""Rules that refuse what routers cannot choose from, and slices of shared experts that look whole."""
 
 from __future__ import annotations
 
@@ -53,25 +53,23 @@ class ExpertGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedSlice:
-    """A rank's slice of several shared experts must not be as wide as one routed expert.
+class SharedSlices:
+    """A rank's slice of the shared experts is not as wide as one routed expert, by which the runtime knows whole ones.
 
-    By that width the runtime knows a shared expert that is whole on every rank, and then counts one rank's only.
+    Attributes:
+        shared: Name that counts the shared experts; a model without it passes.
     """
 
-    width: str = "shared_width"
-    whole: str = "moe_intermediate_size"
+    shared: str = "n_shared_experts"
 
     @property
     def keys(self) -> tuple[str, ...]:
         return ()
 
     def apply(self, scope: Scope) -> None:
-        sizes = scope.ints(self.width, self.whole, "tp")
-        if sizes is None or sizes[2] == 1 or sizes[0] != sizes[1]:
+        sizes = scope.ints(self.shared, "tp")
+        if sizes is None or not sizes[0] == sizes[1] > 1:
             return
-        expected = "a size at which a slice of the shared experts is not as wide as one routed expert"
-        hint = (
-            f"Here both have {scope.label(self.whole)} {sizes[1]}, and the runtime would lose the other ranks' slices."
-        )
-        scope.add(Finding(FindingCode.PARALLEL, "tensor_parallel_size", sizes[2], expected, hint))
+        expected = f"1, or another size than {scope.label(self.shared)} ({sizes[0]})"
+        hint = "A slice would have the width of a whole shared expert, which the runtime adds up once only."
+        scope.add(Finding(FindingCode.PARALLEL, "tensor_parallel_size", sizes[1], expected, hint))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from arch_registry.architectures import dense
 from arch_registry.compose import in_layers, without
 from arch_registry.dims import Dim, ExpertShare, Product, Share
-from arch_registry.expert_refusals import SharedSlice
+from arch_registry.expert_refusals import SharedSlices
 from arch_registry.plan import MODEL_DTYPE
 from arch_registry.refusals import NoMoreThan, NotDtype
 from arch_registry.runtime_fields import Const, RuntimeField, Set
@@ -94,8 +94,8 @@ SHARED: tuple[Slot, ...] = (
 
 REFUSALS = (
     *dense.REFUSALS,
+    SharedSlices(),
     NotDtype("float16", f"The runtime has no float16 kernels for experts; choose --dtype bfloat16. {dense.NATIVELY}"),
-    SharedSlice(),
 )
 
 # The runtime sorts a token's scores at once, and its kernel holds no more of them.

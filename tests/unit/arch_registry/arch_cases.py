@@ -30,8 +30,7 @@ LATENT = {
     "n_routed_experts": 8,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 64,
-    # A slice of them is never as wide as a routed expert.
-    "n_shared_experts": 16,
+    "n_shared_experts": 3,
     "n_group": 4,
     "topk_group": 2,
     "first_k_dense_replace": 1,
@@ -42,11 +41,12 @@ FAMILIES = {
     "MistralForCausalLM": {"model_type": "mistral", "sliding_window": None},
     "Qwen2ForCausalLM": {"model_type": "qwen2"},
     "Qwen3ForCausalLM": {"model_type": "qwen3"},
+    # Three shared experts, which no number of ranks here slices into the width of one.
     "Qwen2MoeForCausalLM": {
         "model_type": "qwen2_moe",
         "num_experts": 8,
         "num_experts_per_tok": 2,
-        "shared_expert_intermediate_size": 16 * 1408,
+        "shared_expert_intermediate_size": 3 * 1408,
     },
     "Qwen3MoeForCausalLM": {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2},
     "DeepseekV3ForCausalLM": {"model_type": "deepseek_v3", **LATENT},

@@ -293,6 +293,26 @@ def test_uneven_widths_are_refused_in_the_configs_words(plan, architecture, chan
     assert any(f"a divisor of {says}" in finding.message for finding in result.findings)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "changes", "says"),
+    [
+        (
+            Q2,
+            {"moe_intermediate_size": 96, "shared_expert_intermediate_size": 192},
+            "shared_expert_intermediate_size / ",
+        ),
+        (GLM, {"n_shared_experts": 2}, "n_shared_experts (2)"),
+    ],
+)
+def test_slices_of_shared_experts_that_look_whole_are_refused(plan, architecture, changes, says):
+    """The runtime tells whole shared experts by the width of a routed one."""
+    (finding,) = plan(small(architecture, **changes), ParallelShape(tp=2)).findings
+    assert (finding.code, finding.path, finding.got) == (C.PARALLEL, "tensor_parallel_size", 2)
+    assert says in finding.expected
+    assert plan(small(architecture, **changes)).findings == ()
+    assert plan(small(architecture, **changes), ParallelShape(tp=4)).findings == ()
+
+
 @pytest.mark.parametrize("architecture", [Q2, Q3, GLM, MINIMAX])
 def test_there_are_no_half_precision_experts(plan, architecture):
     result = plan(small(architecture), limits=replace(LIMITS, dtype="float16"))

@@ -215,7 +215,7 @@ def test_runtime_config_of_deepseek_v3_on_four_ranks():
         "norm_topk_prob": True,
         "n_dense_layers": 1,
         "n_routed_experts": 8,
-        "n_shared_experts": 16,
+        "n_shared_experts": 3,
         "n_act_experts": 2,
         "n_expert_groups": 4,
         "n_limited_groups": 2,
