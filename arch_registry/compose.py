@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from arch_registry.dims import Dim
+from arch_registry.errors import SpecError
 from arch_registry.refusals import Refusal
 from arch_registry.runtime_fields import RuntimeField
-from arch_registry.slots import PerExpert, PerLayer, Slot
+from arch_registry.slots import Derived, Optional, PerExpert, PerLayer, Single, Slot, Tied
 
 Rule = TypeVar("Rule", Dim, RuntimeField, Slot)
 
@@ -39,6 +40,24 @@ def moved(weights: Iterable[Slot], old: str, new: str) -> tuple[Slot, ...]:
         else rule
         for rule in weights
     )
+
+
+def under(module: str, weights: Iterable[Slot]) -> tuple[Slot, ...]:
+    """The rules for weights of a model that is a module inside another: every path starts with that module's."""
+    return tuple(_below(module, rule) for rule in weights)
+
+
+def _below(module: str, rule: Slot) -> Slot:
+    if isinstance(rule, Single | PerLayer | PerExpert):
+        return replace(rule, path=f"{module}.{rule.path}")
+    if not isinstance(rule, Optional | Tied | Derived):
+        raise SpecError(f"slot {rule.slot!r}: no module can be put before the paths of a {type(rule).__name__}")
+    changes: dict[str, Any] = {"weight": _below(module, rule.weight)}
+    if isinstance(rule, Tied):
+        changes["to"] = f"{module}.{rule.to}"
+    if isinstance(rule, Derived):
+        changes["source"] = f"{module}.{rule.source}"
+    return replace(rule, **changes)
 
 
 def _makes(rule: object) -> str:

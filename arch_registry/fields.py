@@ -116,12 +116,12 @@ class Flag(OneKey):
     """true or false.
 
     Attributes:
-        default: Value for an absent key.
+        default: Value for an absent key; None where vLLM reads the key and transformers has no default for it.
         optional: Whether null means absent: so for keys that the transformers class does not declare.
         name: Name in the scope where it differs from the key.
     """
 
-    default: bool
+    default: bool | None
     optional: bool = False
     name: str | None = None
 

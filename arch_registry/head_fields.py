@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from arch_registry.fields import OneKey, missing_finding, null_finding
 from arch_registry.findings import Finding, FindingCode
+from arch_registry.mrope_reader import KEYS as MROPE_KEYS
 from arch_registry.parallel import MAX_SIZE
-from arch_registry.rope import LATENT, ROPE_DIMS, USUAL, RopeSpec
+from arch_registry.rope import LATENT, MULTIMODAL, ROPE_DIMS, USUAL, RopeFamily, RopeSpec
 from arch_registry.rope_reader import TOP_LEVEL_KEYS, RopeReader
 from arch_registry.scope import Scope
 
@@ -84,6 +85,8 @@ class Rope:
         latent: Whether attention is latent: it has fewer rope types.
         rotated: Another field, which says how many of them are rotated. A share beside it must say the same: which of
             the two counts differs from one implementation to the next.
+        mrope: Whether a token may have three positions, as in multimodal models; then it also provides
+            ``mrope_section`` and ``mrope_interleaved``.
     """
 
     default_theta: float
@@ -91,6 +94,7 @@ class Rope:
     default_partial: float = 1.0
     latent: bool = False
     rotated: str | None = None
+    mrope: bool = False
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -98,10 +102,17 @@ class Rope:
 
     @property
     def provides(self) -> tuple[str, ...]:
-        return ("rope_theta", "rope_head_dim")
+        return ("rope_theta", "rope_head_dim", *(MROPE_KEYS if self.mrope else ()))
+
+    @property
+    def family(self) -> RopeFamily:
+        """The rope types that there are."""
+        if self.latent:
+            return LATENT
+        return MULTIMODAL if self.mrope else USUAL
 
     def apply(self, scope: Scope) -> None:
-        reader = RopeReader(scope.config, LATENT if self.latent else USUAL)
+        reader = RopeReader(scope.config, self.family)
         sizes = [scope.ints(name) for name in (self.head, "max_position_embeddings")]
         head_dim, positions = (size[0] if size else None for size in sizes)
         partial = self._default_partial(scope, head_dim)
@@ -112,6 +123,9 @@ class Rope:
             scope.rope = rope
             scope.values["rope_theta"] = rope.theta
             scope.values["rope_head_dim"] = rope.rotary_dim
+            if self.mrope:
+                scope.values["mrope_section"] = rope.mrope_section
+                scope.values["mrope_interleaved"] = rope.mrope_interleaved
 
     def _default_partial(self, scope: Scope, head_dim: int | None) -> float | None:
         if self.rotated is None:

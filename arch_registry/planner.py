@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 
+from arch_registry.config_keys import check_model_type, warn_unknown
 from arch_registry.discovery import ENTRY_POINT_GROUP
 from arch_registry.errors import SpecError
 from arch_registry.findings import Finding, FindingCode, Severity, show
 from arch_registry.hf_config import HfConfig
 from arch_registry.names import is_typo
+from arch_registry.nested import apply_outer, enter
 from arch_registry.parallel import Limits, ParallelShape, limit_findings, shape_findings
 from arch_registry.plan import PlanResult, RuntimePlan
 from arch_registry.registry import Registry
 from arch_registry.scope import Scope, integer
 from arch_registry.spec import ArchSpec
-
-# Beyond this many unknown keys the file is no config.json of ours, and one more warning helps nobody.
-MAX_UNKNOWN = 50
 
 
 def plan_model(
@@ -96,31 +94,25 @@ def _unknown_architecture(path: str, names: list[str], registry: Registry) -> Fi
 
 
 def _apply(spec: ArchSpec, scope: Scope) -> None:
-    _check_model_type(spec, scope)
+    outer: Scope | None = None
+    if spec.section is None:
+        check_model_type(scope, (spec.model_type, *spec.also_model_types), spec.config_class)
+    else:
+        inner, outer = enter(spec, spec.section, replace(scope))
+        if inner is None:
+            apply_outer(spec.section, outer)
+            return
+        scope.config = inner
     for field in spec.fields:
         field.apply(scope)
+    if spec.section is not None and outer is not None:
+        apply_outer(spec.section, outer)
     for dim in spec.dims:
         dim.apply(scope)
     for refusal in spec.refusals:
         refusal.apply(scope)
     _check_length(scope)
-    _warn_unknown(spec, scope)
-
-
-def _check_model_type(spec: ArchSpec, scope: Scope) -> None:
-    value, known = scope.config.get("model_type"), (spec.model_type, *spec.also_model_types)
-    if value in known:
-        return
-    path, expected = scope.config.path("model_type"), ", ".join(known)
-    if value is None:
-        hint = f'vLLM cannot load a config without it ("Unrecognized model"); write "model_type": "{spec.model_type}".'
-        scope.add(Finding(FindingCode.KEY_MISSING, path, value, expected, hint))
-        return
-    hint = (
-        f"It decides which defaults transformers fills in, and this spec knows those of {spec.config_class}. Correct "
-        "the key, or serve the model natively."
-    )
-    scope.add(Finding(FindingCode.MODEL_TYPE, path, value, expected, hint))
+    warn_unknown(scope, spec.inert_keys())
 
 
 def _check_length(scope: Scope) -> None:
@@ -131,27 +123,6 @@ def _check_length(scope: Scope) -> None:
     expected = f"at most {scope.rope.table_length}, the rows of the model's rotary table"
     hint = "Lower --max-model-len, or raise max_position_embeddings in the model's config."
     scope.add(Finding(FindingCode.MAX_SEQ_LEN, "max_model_len", length[0], expected, hint))
-
-
-def _warn_unknown(spec: ArchSpec, scope: Scope) -> None:
-    inert = spec.inert_keys()
-    unknown = [key for key in scope.config.unread_keys() if key not in inert]
-    known = sorted(scope.config.read_keys | inert)
-    for key in unknown[:MAX_UNKNOWN]:
-        close = get_close_matches(key[:64], known, 1)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        scope.add(
-            _unknown_key(scope.config.path(key), scope.config.peek(key), f"{hint}It is not read by this adapter.")
-        )
-    if rest := unknown[MAX_UNKNOWN:]:
-        path = scope.config.path(f"{len(rest)} more keys")
-        scope.add(_unknown_key(path, rest[:MAX_UNKNOWN], "They are not read by this adapter."))
-
-
-def _unknown_key(path: str, got: object, hint: str) -> Finding:
-    return Finding(
-        FindingCode.KEY_UNKNOWN, path, got, "keys that the architecture's spec names", hint, Severity.WARNING
-    )
 
 
 def _check_complete(spec: ArchSpec, scope: Scope) -> None:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from arch_registry.hf_config import HfConfig
 
 # What the runtime's device kernels rotate.
 ROPE_DIMS = (64, 128)
+
+# How much longer vLLM makes a table that is read with three positions per token.
+MROPE_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,8 @@ class RopeSpec:
         original_max_position_embeddings: Positions of the pre-training; only ``llama3`` and ``yarn`` have it.
         low_freq_factor, high_freq_factor: ``llama3`` only.
         beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim, truncate: ``yarn`` only.
+        mrope_section: Pairs of rotated dims that read each of a token's three positions; empty where it has only one.
+        mrope_interleaved: Whether these pairs alternate; else they are consecutive.
         max_trained_positions: ``dynamic`` only, and only the base follows from it; None is max_position_embeddings.
     """
 
@@ -43,10 +51,20 @@ class RopeSpec:
     mscale_all_dim: float | None = None
     truncate: bool | None = None
     max_trained_positions: int | None = None
+    mrope_section: tuple[int, ...] = ()
+    mrope_interleaved: bool = False
 
     @property
     def table_length(self) -> int:
         """Rows of vLLM's table: positions at or beyond it have no row.
+
+        With mrope_section they are more than sequences can have tokens: a video's positions count its seconds.
+        """
+        return self.context_length * (MROPE_ROWS if self.mrope_section else 1)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of the longest sequence.
 
         ``dynamic`` stays at max_position_embeddings, although vLLM offers ``factor`` times as many by default.
         """
@@ -125,11 +143,15 @@ class RopeFamily:
         types: By name.
         aliases: Other names of them.
         hint: Why there are no others.
+        refused: Parameters that no type of the family may have, and what vLLM does with them.
+        mrope: Whether a token may have three positions.
     """
 
     types: Mapping[str, RopeType]
     hint: str
     aliases: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=lambda: REFUSED)
+    mrope: bool = False
 
 
 USUAL = RopeFamily(ROPE_TYPES, "No other rotary table fits the runtime's kernels; serve this model natively.")
@@ -139,3 +161,18 @@ LATENT = RopeFamily(
     # What vLLM writes into the config in place of yarn when it builds the model.
     {"deepseek_yarn": "yarn"},
 )
+MULTIMODAL = RopeFamily(
+    ROPE_TYPES,
+    USUAL.hint,
+    # The older name of a rope with mrope_section; vLLM takes it beside the newer one, too.
+    {"mrope": "default"},
+    {key: does for key, does in REFUSED.items() if key != "mrope_section"},
+    mrope=True,
+)
+
+
+def canonical(section: HfConfig) -> dict[str, Any]:
+    """A section with ``type`` folded into ``rope_type``, for comparing two of them."""
+    values = {key: section.peek(key) for key in section if key != "type"}
+    values.setdefault("rope_type", section.peek("type", "default"))
+    return values

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from arch_registry.findings import Finding, FindingCode, Severity, show
 from arch_registry.hf_config import HfConfig, Reading
-from arch_registry.rope import REFUSED, ROPE_DIMS, USUAL, RopeFamily, RopeSpec, RopeType
+from arch_registry.mrope_reader import NO_MROPE, read_mrope
+from arch_registry.rope import ROPE_DIMS, USUAL, RopeFamily, RopeSpec, RopeType, canonical
 
 MAX_POSITIONS = 2**31 - 1
 
@@ -46,11 +46,13 @@ class RopeReader:
         """The spec, or None when something is wrong or the head dimension or positions are unknown."""
         rope_type = self._type()
         kind = self.family.types[rope_type] if rope_type else RopeType()
-        self._refuse_parameters({**REFUSED, **kind.refused})
+        self._refuse_parameters({**self.family.refused, **kind.refused})
         self._keep_on(kind)
         theta = self._agreeing(_THETA_KEYS, default_theta, MAX_NUMBER)
         partial = self._agreeing(_PARTIAL_KEYS, default_partial, 1.0)
         rotary_dim = self._rotary_dim(head_dim, partial)
+        mrope = read_mrope(self.section, rope_type, rotary_dim) if self.family.mrope else NO_MROPE
+        self.findings += mrope.findings
         parameters: dict[str, _Parameter] = {}
         original: int | None = None
         if rope_type is not None:
@@ -69,6 +71,8 @@ class RopeReader:
             max_position,
             partial,
             original_max_position_embeddings=original,
+            mrope_section=mrope.section,
+            mrope_interleaved=mrope.interleaved,
             **parameters,  # type: ignore[arg-type]
         )
 
@@ -88,7 +92,7 @@ class RopeReader:
                 self.findings.append(reading.finding)
             elif reading.value is not None and len(reading.value):
                 found.append(reading.value)
-        if len(found) > 1 and _canonical(found[0]) != _canonical(found[1]):
+        if len(found) > 1 and canonical(found[0]) != canonical(found[1]):
             got = {key: self.config.get(key) for key in ("rope_scaling", "rope_parameters")}
             self._warn(
                 self.config.path("rope_scaling"),
@@ -241,10 +245,3 @@ class RopeReader:
             hint = "It is not read, neither here nor for this type by vLLM; remove it or correct its name."
             path = self.section.path(key)
             self.findings.append(Finding(FindingCode.KEY_UNKNOWN, path, show(value), expected, hint, Severity.WARNING))
-
-
-def _canonical(section: HfConfig) -> dict[str, Any]:
-    """The section with ``type`` folded into ``rope_type``, for comparing two of them."""
-    values = {key: section.peek(key) for key in section if key != "type"}
-    values.setdefault("rope_type", section.peek("type", "default"))
-    return values

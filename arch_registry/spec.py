@@ -10,6 +10,7 @@ from arch_registry.dims import Dim
 from arch_registry.errors import SpecError
 from arch_registry.fields import Field
 from arch_registry.findings import show
+from arch_registry.nested import Section
 from arch_registry.refusals import Refusal
 from arch_registry.runtime_fields import RuntimeField
 from arch_registry.scope import BUILTIN_NAMES
@@ -72,6 +73,7 @@ class ArchSpec:
         rope_table: Dotted path of the buffer that holds the rotary table.
         moe: Whether its layers have experts. The data-parallel ranks of a model without are independent engines, size
             1 to the runtime.
+        section: For configs that are an object inside another: where it is, and what counts of the outer one.
         also_model_types: Other values of ``model_type`` whose transformers classes have the same defaults.
 
     Raises:
@@ -96,6 +98,7 @@ class ArchSpec:
     rope_table: str
     layers: str = "num_hidden_layers"
     moe: bool = False
+    section: Section | None = None
     also_model_types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -131,7 +134,8 @@ class ArchSpec:
         return frozenset([*self._field_names(), *(dim.name for dim in self.dims)])
 
     def _field_names(self) -> list[str]:
-        return [name for rule in self.fields for name in rule.provides]
+        outer = self.section.provides() if self.section is not None else ()
+        return [*(name for rule in self.fields for name in rule.provides), *outer]
 
     def _once(self, what: str, names: Iterable[str]) -> None:
         twice = sorted(name for name, count in Counter(names).items() if count > 1)

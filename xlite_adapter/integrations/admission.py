@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from arch_registry import (
+    ArchSpec,
     Finding,
     FindingCode,
     HfConfig,
@@ -77,9 +78,17 @@ def make_router(vllm_config: Any, plan: RuntimePlan) -> Router:
 def plan_engine(vllm_config: Any, registry: Registry) -> PlanResult:
     """A plan from the configuration after overrides, keyed on the architecture that vLLM resolved."""
     model_config = vllm_config.model_config
-    config = HfConfig.from_dict(model_config.hf_text_config.to_dict(), source="model config")
     architecture = model_config.architecture
+    config = HfConfig.from_dict(_config_dict(model_config, registry.get(architecture)), source="model config")
     return plan_model(config, registry, parallel_shape(vllm_config), limits(vllm_config), architecture)
+
+
+def _config_dict(model_config: Any, spec: ArchSpec | None) -> dict[str, Any]:
+    """The config that a spec's rules read: that of the language model, within the whole one where the whole counts."""
+    text: dict[str, Any] = model_config.hf_text_config.to_dict()
+    if spec is None or spec.section is None or model_config.hf_text_config is model_config.hf_config:
+        return text
+    return {**model_config.hf_config.to_dict(), spec.section.key: text}
 
 
 def parallel_shape(vllm_config: Any) -> ParallelShape:

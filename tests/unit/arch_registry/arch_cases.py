@@ -67,15 +67,34 @@ FAMILIES = {
         "scoring_func": "sigmoid",
         "use_routing_bias": True,
     },
+    # The inner objects, which may stand alone; ``nested`` puts the outer one around them.
+    "Qwen3VLForConditionalGeneration": {"model_type": "qwen3_vl_text"},
+    "Qwen3VLMoeForConditionalGeneration": {
+        "model_type": "qwen3_vl_moe_text",
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+    },
 }
 SPARSE_FAMILIES = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 LATENT_FAMILIES = ("DeepseekV3ForCausalLM", *SPARSE_FAMILIES)
+NESTED = {"Qwen3VLForConditionalGeneration": "qwen3_vl", "Qwen3VLMoeForConditionalGeneration": "qwen3_vl_moe"}
+MROPE = {"rope_type": "default", "mrope_section": [12, 10, 10], "mrope_interleaved": True}
 ABSENT = object()
 
 
 def small(architecture: str = "LlamaForCausalLM", **changes: Any) -> dict[str, Any]:
     """A config that is served as it is; ABSENT removes a key."""
     config = {"architectures": [architecture], **SMALL, **FAMILIES[architecture], **changes}
+    return {key: value for key, value in config.items() if value is not ABSENT}
+
+
+def nested(architecture: str, outer: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """The same with the object around it, as files have it; ``outer`` changes that object's keys."""
+    text = small(architecture, **{"architectures": ABSENT, "rope_scaling": MROPE, **changes})
+    vision = {"deepstack_visual_indexes": [1, 3]}
+    around = {"architectures": [architecture], "model_type": NESTED[architecture], "vision_config": vision}
+    config = {**around, "text_config": text, **(outer or {})}
     return {key: value for key, value in config.items() if value is not ABSENT}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from arch_cases import ABSENT, FAMILIES, LATENT_FAMILIES, LIMITS, SPARSE_FAMILIES, small
+from arch_cases import ABSENT, FAMILIES, LATENT_FAMILIES, LIMITS, NESTED, SPARSE_FAMILIES, small
 
 from arch_registry import FindingCode, HfConfig, ParallelShape, Severity, builtin_registry, plan_model
 
@@ -18,9 +18,10 @@ def test_small_models_have_a_plan_without_findings(plan, architecture):
     assert result.plan.architecture == architecture
     latent = "dsa" if architecture in SPARSE_FAMILIES else "mla"
     assert result.plan.attention == (latent if architecture in LATENT_FAMILIES else "mha")
-    assert result.plan.decoder == "model"
-    assert result.plan.layer_names == ("model.layers.0.self_attn.attn", "model.layers.1.self_attn.attn")
-    assert result.plan.rope_table == "model.layers.0.self_attn.rotary_emb.cos_sin_cache"
+    decoder = "language_model.model" if architecture in NESTED else "model"
+    assert result.plan.decoder == decoder
+    assert result.plan.layer_names == tuple(f"{decoder}.layers.{layer}.self_attn.attn" for layer in range(2))
+    assert result.plan.rope_table == f"{decoder}.layers.0.self_attn.rotary_emb.cos_sin_cache"
     assert result.plan.limits == LIMITS
     dense = result.plan.runtime_config["n_dense_layers"]
     layers = {slot.slot: len(slot.paths) for slot in result.plan.slots if slot.per_layer}

@@ -18,6 +18,9 @@ SERVED = {
     "Qwen/Qwen2.5-7B": ("qwen2", 128, "default", 1e6, 131072),
     "Qwen/Qwen3-8B": ("qwen3", 128, "default", 1e6, 40960),
     "HuggingFaceTB/SmolLM2-135M": ("llama", 64, "default", 1e5, 8192),
+    "Qwen/Qwen3-VL-8B-Instruct": ("qwen3_vl", 128, "default", 5e6, 4 * 262144),
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": ("qwen3_vl_moe", 128, "default", 5e6, 4 * 262144),
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": ("qwen3_vl_moe", 128, "default", 5e6, 4 * 262144),
     # As transformers writes it when it converts the GGUF file.
     "HuggingFaceTB/SmolLM2-135M-Instruct-GGUF": ("llama", 64, "default", 1e5, 8192),
 }

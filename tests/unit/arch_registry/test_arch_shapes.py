@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 import pytest
-from arch_cases import FAMILIES, LATENT_FAMILIES, plan_dict, small
+from arch_cases import FAMILIES, LATENT_FAMILIES, NESTED, nested, plan_dict, small
 
 from arch_registry import ParallelShape
 from arch_registry.architectures import BUILTIN_SPECS
@@ -35,12 +35,23 @@ TIED = [(name, tied) for name in FAMILIES for tied in (False, True) if not (tied
 
 
 def _hf_parameters(architecture, config):
-    spec = SPECS[architecture]
-    made = getattr(transformers, spec.config_class)(**json.loads(json.dumps(config)))
+    name = SPECS[architecture].config_class
+    if architecture in NESTED:
+        name = name.replace("TextConfig", "Config")
+    made = getattr(transformers, name)(**json.loads(json.dumps(config)))
     with torch.device("meta"):
         model = getattr(transformers, architecture)(made)
     corrections = [(name, tensor) for name, tensor in model.named_buffers() if name.endswith("correction_bias")]
-    return {name: tuple(tensor.shape) for name, tensor in [*model.named_parameters(), *corrections]}
+    shapes = {name: tuple(tensor.shape) for name, tensor in [*model.named_parameters(), *corrections]}
+    if architecture not in NESTED:
+        return shapes
+    # vLLM has the head inside the language model, and the vision part is its own.
+    renamed = {_inside(name): shape for name, shape in shapes.items()}
+    return {name: shape for name, shape in renamed.items() if ".visual." not in name}
+
+
+def _inside(name):
+    return f"language_model.{name.replace('model.language_model.', 'model.')}"
 
 
 def _local(name, shape, tp, kv_heads, head_dim):
@@ -59,6 +70,7 @@ def _local(name, shape, tp, kv_heads, head_dim):
 
 def _expected(architecture, config, tp):
     """Path in vLLM -> shape on one rank: fused matrices are their parts stacked in dimension 0."""
+    sizes = config.get("text_config", config)
     shapes: dict[str, tuple[int, ...]] = {}
     rows: Counter[str] = Counter()
     for name, shape in _hf_parameters(architecture, config).items():
@@ -72,7 +84,7 @@ def _expected(architecture, config, tp):
             shapes.update(_absorbed(".".join(parts[:-2]), shape, config, tp))
             continue
         parts[-2] = FUSED.get(parts[-2], parts[-2])
-        path, local = ".".join(parts), _local(name, shape, tp, config["num_key_value_heads"], config["head_dim"])
+        path, local = ".".join(parts), _local(name, shape, tp, sizes["num_key_value_heads"], sizes["head_dim"])
         rows[path] += local[0]
         shapes[path] = (rows[path], *local[1:])
     return shapes
@@ -99,15 +111,15 @@ def _planned(config, tp):
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 @pytest.mark.parametrize(("architecture", "tied"), TIED)
 def test_shapes_and_paths_are_those_of_the_model(architecture, tied, tp):
-    config = small(
-        architecture,
-        hidden_size=512,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        intermediate_size=768,
-        tie_word_embeddings=tied,
-        num_hidden_layers=3,
-    )
+    sizes = {
+        "hidden_size": 512,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "intermediate_size": 768,
+        "num_hidden_layers": 3,
+    }
+    tie = {"tie_word_embeddings": tied}
+    config = nested(architecture, tie, **sizes) if architecture in NESTED else small(architecture, **sizes, **tie)
     assert _planned(config, tp) == _expected(architecture, config, tp)
 
 
