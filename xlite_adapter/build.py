@@ -36,6 +36,9 @@ class BuiltModel:
         model: The runtime's Model, initialised.
         rope_table: [positions, rotary dim].
         output: Hidden states of a batch, [max_m, hidden_size]; reused by every batch.
+        block_size: Tokens in a block of the KV caches.
+        mrope: Whether each token has three positions.
+        deepstack_levels: Tensors of features that each batch of embeddings comes with.
     """
 
     api: RuntimeApi
@@ -43,6 +46,9 @@ class BuiltModel:
     model: Any
     rope_table: torch.Tensor
     output: torch.Tensor
+    block_size: int
+    mrope: bool = False
+    deepstack_levels: int = 0
 
 
 def build_model(
@@ -76,7 +82,18 @@ def build_model(
     hidden_size = plan.runtime_config["hidden_size"]
     assert isinstance(hidden_size, int)
     output = torch.empty(plan.limits.token_budget, hidden_size, dtype=getattr(torch, plan.limits.dtype), device=device)
-    return BuiltModel(api, runtime, model, weights.rope_table, output)
+    levels = plan.runtime_config.get("deepstack_num_level", 0)
+    assert isinstance(levels, int)
+    return BuiltModel(
+        api,
+        runtime,
+        model,
+        weights.rope_table,
+        output,
+        table.block_size,
+        mrope=bool(plan.runtime_config.get("mrope_section")),
+        deepstack_levels=levels,
+    )
 
 
 def make_config(api: RuntimeApi, plan: RuntimePlan, table: TableShape) -> Any:

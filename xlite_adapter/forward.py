@@ -10,6 +10,7 @@ import torch
 
 from xlite_adapter.build import BuiltModel
 from xlite_adapter.errors import RuntimeForwardError
+from xlite_adapter.metadata import host_metadata, tensor_metadata
 from xlite_adapter.routing import BatchFacts
 
 KvCaches = Sequence[Sequence[torch.Tensor]]
@@ -22,11 +23,15 @@ class BatchTensors:
     Attributes:
         input_ids: [T] int32, or None with ``inputs_embeds``.
         inputs_embeds: [T, hidden] model dtype, or None; the runtime overwrites it.
-        positions: [T] int64.
+        positions: [T] int64; [3, T] for a model whose tokens have three.
         query_start_loc: [B + 1] int32.
         seq_lens: [B] int32, cached and new tokens.
         slot_mapping: [T] int32.
         block_table: [B, W] int32.
+        deepstack_input: [T, hidden] model dtype for each level of a model that has them, zeros where a token has no
+            features.
+        host_block_table: The same as ``block_table`` on the host, where the engine has it; for models with three
+            positions per token.
     """
 
     input_ids: torch.Tensor | None
@@ -36,6 +41,8 @@ class BatchTensors:
     seq_lens: torch.Tensor
     slot_mapping: torch.Tensor
     block_table: torch.Tensor
+    deepstack_input: Sequence[torch.Tensor] = ()
+    host_block_table: torch.Tensor | None = None
 
 
 class XliteForward:
@@ -53,12 +60,14 @@ class XliteForward:
         """Hidden states after the final norm, [T, hidden]: a view that the next batch overwrites.
 
         Raises:
-            RuntimeForwardError: The runtime failed; the message holds the batch's facts.
+            RuntimeForwardError: The batch lacks what the model takes, or has more than it takes, or the runtime
+                failed; the message holds the batch's facts.
         """
         if self._kv_caches is None:
             raise RuntimeForwardError("a batch came before its KV caches: initialize_kv_cache has not been called")
         output = self.built.output[: facts.tokens]
         try:
+            _check(self.built, batch)
             self._run(batch, self._metadata(batch, facts), self._kv_caches, output, stream)
         except Exception as error:
             raise RuntimeForwardError(
@@ -70,39 +79,56 @@ class XliteForward:
     def _run(self, batch: BatchTensors, metadata: Any, kv_caches: KvCaches, output: torch.Tensor, stream: int) -> None:
         built = self.built
         # Keywords throughout: older runtimes have curr_stream where newer ones have aux_outputs.
+        arguments: dict[str, Any] = {
+            "input": batch.input_ids if batch.inputs_embeds is None else batch.inputs_embeds,
+            "attn_meta": metadata,
+            "kv_cache": kv_caches,
+            "freqs_cis": built.rope_table,
+            "output": output,
+            "curr_stream": stream,
+        }
+        if built.deepstack_levels:
+            arguments["deepstack_input"] = list(batch.deepstack_input)
         if batch.inputs_embeds is not None:
-            built.model.forward_with_inputs_embeds_v2(
-                built.runtime,
-                input=batch.inputs_embeds,
-                attn_meta=metadata,
-                kv_cache=kv_caches,
-                freqs_cis=built.rope_table,
-                output=output,
-                curr_stream=stream,
-            )
+            model = built.model
+            run = model.forward_with_inputs_embeds if built.mrope else model.forward_with_inputs_embeds_v2
+        elif built.mrope:
+            run = built.model.forward
         else:
-            built.model.forward_v2(
-                built.runtime,
-                input=batch.input_ids,
-                attn_meta=metadata,
-                kv_cache=kv_caches,
-                freqs_cis=[built.rope_table],
-                output=output,
-                curr_stream=stream,
-            )
+            run = built.model.forward_v2
+            arguments["freqs_cis"] = [built.rope_table]
+        run(built.runtime, **arguments)
 
     def _metadata(self, batch: BatchTensors, facts: BatchFacts) -> Any:
-        starts = batch.query_start_loc
-        metadata = self.built.api.AttnMetaV2()
-        metadata.lens = starts[1:] - starts[:-1]
-        metadata.cached_lens = batch.seq_lens - metadata.lens
-        metadata.positions = batch.positions
-        metadata.lens_cpu = list(facts.lens)
-        metadata.cached_lens_cpu = list(facts.cached_lens)
-        metadata.query_start_loc = starts
-        metadata.slot_mapping = [batch.slot_mapping]
-        metadata.block_tables = [batch.block_table]
-        return metadata
+        api = self.built.api
+        if self.built.mrope:
+            table = batch.block_table if batch.host_block_table is None else batch.host_block_table
+            return host_metadata(api, facts, batch.positions, table, self.built.block_size)
+        return tensor_metadata(
+            api,
+            facts,
+            batch.positions,
+            batch.query_start_loc,
+            batch.seq_lens,
+            batch.slot_mapping,
+            batch.block_table,
+        )
+
+
+def _check(built: BuiltModel, batch: BatchTensors) -> None:
+    """What the compiled runtime would read past, or leave out, without a word."""
+    given, levels = len(batch.deepstack_input), built.deepstack_levels
+    if given != levels:
+        raise ValueError(f"the batch has deepstack_input of {given} levels, the model takes {levels}")
+    if levels and batch.inputs_embeds is None:
+        raise ValueError(
+            f"the batch has token ids, but a model with {levels} deepstack levels takes inputs_embeds: with ids the "
+            "runtime adds the features of an earlier batch"
+        )
+    shape = list(batch.positions.shape)
+    if built.mrope is not (len(shape) == 2 and shape[0] == 3):
+        expected = "[3, tokens]" if built.mrope else "[tokens]"
+        raise ValueError(f"positions have shape {shape}, the model takes {expected}")
 
 
 def _head(values: Sequence[int], count: int = 8) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,11 +145,18 @@ def _limits(config: HfConfig, parallel: ParallelShape, engine: EngineOptions, le
 
 def _auto_dtype(config: HfConfig) -> str:
     """VLLM's ``auto``: the config's half precision; float32 and what is unknown become bfloat16."""
-    return "float16" if _given_dtype(config) in ("float16", "half") else "bfloat16"
+    return "float16" if _given_dtype(config)[1] in ("float16", "half") else "bfloat16"
 
 
-def _given_dtype(config: HfConfig) -> Any:
-    return config.peek("dtype") or config.peek("torch_dtype")
+def _given_dtype(config: HfConfig) -> tuple[str, Any]:
+    """The key that counts and its value: like vLLM, first in the file itself, then in an object inside."""
+    inner = config.peek("text_config")
+    places = [("", {key: config.peek(key) for key in config}), ("text_config.", inner)]
+    for prefix, keys in places:
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(keys, Mapping) and keys.get(key):
+                return f"{prefix}{key}", keys[key]
+    return "dtype", None
 
 
 def _verdict(
@@ -189,11 +196,10 @@ def _speculation_findings(engine: EngineOptions) -> list[Finding]:
 
 
 def _dtype_findings(config: HfConfig, engine: EngineOptions) -> list[Finding]:
-    given = _given_dtype(config)
+    path, given = _given_dtype(config)
     if engine.dtype != AUTO or given is None or given in VLLM_DTYPES:
         return []
     hint = "vLLM does not know it; the plan is for bfloat16. Correct config.json, or give --dtype here and to vLLM."
-    path = "dtype" if config.peek("dtype") else "torch_dtype"
     return [Finding(FindingCode.DTYPE, path, given, ", ".join(VLLM_DTYPES), hint, Severity.WARNING)]
 
 

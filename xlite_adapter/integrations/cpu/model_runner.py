@@ -23,6 +23,7 @@ from xlite_adapter.integrations.agreement import Facts, rank_facts, require_agre
 from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels
 from xlite_adapter.integrations.cpu.layouts import Rows, kv_layer, rows_of
 from xlite_adapter.integrations.cpu.packing import record_packing, refuse_new_weights
+from xlite_adapter.integrations.deepstack import Deepstack
 from xlite_adapter.integrations.serving import XliteServing
 from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, read_facts
 from xlite_adapter.runtime.factory import load_runtime
@@ -40,6 +41,7 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         plan = require_plan(vllm_config, load_registry(), options)
         self._xlite_api, name, version = load_runtime(options.runtime.value, "cpu")
         self._xlite_weights: BoundWeights | None = None
+        self._deepstack: Deepstack | None = None
         parallel = vllm_config.parallel_config
         self.xlite = XliteServing(
             plan,
@@ -59,6 +61,7 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
             super().load_model(*args, **kwargs)
         model = self.get_model()
         weights = self._xlite_weights = bind_weights(self.xlite.plan, model, record.by_path(model))
+        self._deepstack = Deepstack(self.xlite.plan, model)
         copies = {**weights.copies, "raw experts": record.expert_bytes}
         if sum(copies.values()):
             held = ", ".join(f"{name} {count} bytes" for name, count in copies.items() if count)
@@ -139,8 +142,14 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         if xlite.decide(facts).path is not Path.XLITE:
             return None
         assert xlite.forward is not None
+        assert self._deepstack is not None
         assert positions is not None
-        return xlite.forward(_batch(metadata, rows, facts, input_ids, positions, inputs_embeds), facts)
+        inputs_embeds = self._deepstack.embeddings(input_ids, inputs_embeds)
+        batch = _batch(metadata, rows, facts, input_ids, positions, inputs_embeds)
+        batch.deepstack_input = self._deepstack.features(batch.inputs_embeds)
+        output = xlite.forward(batch, facts)
+        self._deepstack.clear(positions.shape[-1])
+        return output
 
     def _attention_metadata(self) -> Any:
         by_layer = get_forward_context().attn_metadata
@@ -167,7 +176,7 @@ def _batch(
     return BatchTensors(
         input_ids=None if input_ids is None else input_ids[:tokens],
         inputs_embeds=None if inputs_embeds is None else inputs_embeds[:tokens],
-        positions=positions[:tokens],
+        positions=positions[..., :tokens],
         query_start_loc=metadata.query_start_loc[: requests + 1],
         seq_lens=rows.seq_lens[:requests],
         slot_mapping=metadata.slot_mapping[:tokens].to(torch.int32),
