@@ -1,8 +1,8 @@
 """Deepstack features of a batch: where vLLM's multimodal models keep them between the vision part and the decoder.
 
 ``embed_input_ids`` writes them into buffers of the model, [tokens, hidden] for each level; the model's own ``forward``
-adds what the buffers hold and clears them. A batch that runs on xlite skips that ``forward``, so both fall to us: features
-that stay behind would be added to the next batch.
+adds what the buffers hold and clears them. A batch that runs on xlite skips that ``forward``, so both fall to us:
+features that stay behind would be added to the next batch.
 """
 
 from __future__ import annotations
