@@ -1,7 +1,7 @@
 """vLLM's Qwen3-VL models in this process, where torchvision need not be installed, and tiny checkpoints of them.
 
-vLLM's file imports a class of transformers whose file imports torchvision, to resize images. Nothing here resizes
-images: pictures come as the patches that the vision part reads. So an empty module stands in while the file is imported.
+vLLM's file imports a class of transformers whose file imports torchvision, to resize images. Nothing here resizes any:
+pictures come as the patches that the vision part reads. So an empty module stands in while the file is imported.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """vLLM's whole model with its plan, its weights in the plan's slots, and transformers' model of the same weights."""
+    """vLLM's whole model, its plan, its weights in the plan's slots, and transformers' model of the same weights."""
 
     vllm_config: Any
     module: Any

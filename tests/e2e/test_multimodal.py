@@ -1,7 +1,7 @@
 """Qwen3-VL with pictures: vLLM's whole module with the decoder on xlite, against transformers' whole model in fp32.
 
-Pictures go through vLLM's own vision part; positions are vLLM's own; what its runner does between the two and the decoder
-is repeated here batch by batch. transformers gets patches and ids, and finds out all the rest by itself.
+Pictures go through vLLM's own vision part; positions are vLLM's own; what its runner does between them and the decoder is
+repeated here batch by batch. transformers gets patches and ids, and finds out all the rest by itself.
 """
 
 from __future__ import annotations
