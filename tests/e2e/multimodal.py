@@ -29,7 +29,9 @@ ARCHITECTURES = tuple(_FILES)
 
 IMAGE, START, END = 500, 502, 503  # ids of the tokens that stand for a patch of a picture, and around one
 VOCABULARY = 500  # of text
-PATCH = 4
+PATCH = 4  # pixels of a patch in each direction
+MOST_TOKENS = 16  # of a picture
+MERGE = 2  # patches of a token in each direction
 
 _TEXT: dict[str, Any] = {
     "vocab_size": 512,
@@ -114,13 +116,24 @@ def write_checkpoint(folder: Path, architecture: str, tied: bool = False) -> Pat
 
 @functools.cache
 def register() -> None:
-    """Let vLLM know the classes: it would look at them in a process of its own, without the stand-in."""
+    """Let vLLM know the classes: it would look at them in a process of its own, without the stand-in.
+
+    Requests come processed, so their processor needs no tokenizer, and no image processor to tell how many tokens a
+    picture may have.
+    """
     from vllm import ModelRegistry
+    from vllm.multimodal import MULTIMODAL_REGISTRY
 
     with _torchvision():
         modules = {name: import_module(f"vllm.model_executor.models.{file}") for name, file in _FILES.items()}
     for name, module in modules.items():
-        ModelRegistry.register_model(name, getattr(module, name))
+        model_class = getattr(module, name)
+        info = getattr(module, name.replace("ForConditionalGeneration", "ProcessingInfo"))
+        processor = type("Prepared", (module.Qwen3VLMultiModalProcessor,), {"requires_tokenizer": False})
+        sizes = type("Sizes", (info,), {"get_mm_max_tokens_per_item": lambda *_, **__: {"image": MOST_TOKENS}})
+        register = MULTIMODAL_REGISTRY.register_processor
+        register(processor, info=sizes, dummy_inputs=module.Qwen3VLDummyInputsBuilder)(model_class)
+        ModelRegistry.register_model(name, model_class)
 
 
 @contextmanager

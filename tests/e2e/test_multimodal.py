@@ -1,7 +1,7 @@
 """Qwen3-VL with pictures: vLLM's whole module with the decoder on xlite, against transformers' whole model in fp32.
 
-Pictures go through vLLM's own vision part; positions are vLLM's own; what its runner does between them and the decoder is
-repeated here batch by batch. transformers gets patches and ids, and finds out all the rest by itself.
+Pictures go through vLLM's own vision part, and positions are vLLM's own; what its runner does between them and the
+decoder is repeated here batch by batch. transformers gets patches and ids, and finds out all the rest by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tests.e2e import multimodal
-from tests.e2e.multimodal import ARCHITECTURES, END, IMAGE, START, VOCABULARY
+from tests.e2e.multimodal import ARCHITECTURES, IMAGE
+from tests.e2e.pictures import requests
 from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.errors import RuntimeForwardError
 from xlite_adapter.forward import BatchTensors, XliteForward
@@ -25,54 +26,6 @@ BOUND = 1e-4
 BLOCK = 16
 WIDTH = 8
 UNUSED = 10**6  # a block id that no cache has
-
-
-@dataclass
-class Request:
-    """Text with pictures; ``done`` tokens are in the cache.
-
-    Attributes:
-        ids: [L].
-        grids: [pictures, 3], patches of each along time, height and width.
-        patches: [patches, values] of all pictures.
-        features: Of each picture, what vLLM's vision part gives: [tokens, hidden * (1 + levels)].
-        positions: [3, L] from vLLM.
-    """
-
-    ids: list[int]
-    grids: torch.Tensor
-    patches: torch.Tensor
-    features: tuple[torch.Tensor, ...] = ()
-    positions: torch.Tensor | None = None
-    done: int = 0
-
-    def visual(self) -> torch.Tensor:
-        return torch.tensor(self.ids) == IMAGE
-
-
-def make_request(seed: int, *parts: int | tuple[int, int]) -> Request:
-    """Text of so many tokens, or a picture of so many tokens in height and width, in turn."""
-    rng = random.Random(seed)
-    ids: list[int] = []
-    grids: list[list[int]] = []
-    for part in parts:
-        if isinstance(part, int):
-            ids += [rng.randrange(VOCABULARY) for _ in range(part)]
-        else:
-            ids += [START, *[IMAGE] * (part[0] * part[1]), END]
-            grids.append([1, 2 * part[0], 2 * part[1]])  # two by two patches make a token
-    grid = torch.tensor(grids, dtype=torch.int64).view(-1, 3)
-    generator = torch.Generator().manual_seed(seed)
-    values = 3 * 2 * multimodal.PATCH**2
-    return Request(ids, grid, torch.randn(int(grid.prod(-1).sum()), values, generator=generator))
-
-
-def requests() -> list[Request]:
-    return [
-        make_request(1, 6, (3, 4), 11, (2, 5), 12),
-        make_request(2, 25),
-        make_request(3, 3, (4, 2), 30),
-    ]
 
 
 # New tokens of each request in each batch: both pictures of the first are cut, and a text decodes beside a picture.
@@ -97,7 +50,6 @@ def prepare(loaded, request):
     if len(request.grids):
         with set_current_vllm_config(config), set_forward_context(None, config):
             request.features = module.embed_multimodal(pixel_values=request.patches, image_grid_thw=request.grids)
-    starts = [index + 1 for index, token in enumerate(request.ids) if token == START]
     specs = [
         MultiModalFeatureSpec(
             data={"image_grid_thw": Data(grid)},
@@ -105,7 +57,7 @@ def prepare(loaded, request):
             identifier=str(start),
             mm_position=PlaceholderRange(offset=start, length=len(features)),
         )
-        for start, grid, features in zip(starts, request.grids, request.features, strict=True)
+        for start, grid, features in zip(request.starts(), request.grids, request.features, strict=True)
     ]
     request.positions, _ = module.get_mrope_input_positions(request.ids, specs)
     return request
@@ -195,8 +147,7 @@ def poison(shape):
 
 def scheduled(request, row):
     """Parts of each picture's features whose tokens stand in these rows."""
-    starts = [index + 1 for index, token in enumerate(request.ids) if token == START]
-    for start, features in zip(starts, request.features, strict=True):
+    for start, features in zip(request.starts(), request.features, strict=True):
         first, last = max(row.start, start), min(row.stop, start + len(features))
         if first < last:
             yield features[first - start : last - start]
