@@ -123,7 +123,7 @@ def plan_config(
     length = engine.max_model_len
     if length is None:
         model = check_config(config, registry, parallel)
-        length = 1 if model.plan is None else min(model.plan.rope.table_length, MAX_OPTION)
+        length = 1 if model.plan is None else min(model.plan.rope.context_length, MAX_OPTION)
     limits = _limits(config, parallel, engine, length)
     verdict = _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits), beside)
     return replace(
