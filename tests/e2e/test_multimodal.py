@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from arch_registry import HfConfig
+from arch_registry.rope import MULTIMODAL
+from arch_registry.rope_reader import RopeReader
 from tests.e2e import multimodal
 from tests.e2e.multimodal import ARCHITECTURES, IMAGE
 from tests.e2e.pictures import requests
@@ -273,3 +276,20 @@ def test_a_tied_head(tmp_path):
         loaded = multimodal.load(folder, architecture)
         assert (loaded.weights.slots["head"] is loaded.weights.slots["embed"]) is tied
         assert serve(loaded)[0] <= BOUND
+
+
+@pytest.mark.parametrize("rope_type", ["default", "yarn"])
+def test_rows_of_the_table(rope_type):
+    """As many as the registry says, of vLLM's own table."""
+    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding import get_rope
+
+    rope = {"rope_type": rope_type, "rope_theta": 10000.0, "mrope_section": [12, 10, 10], "mrope_interleaved": True}
+    if rope_type == "yarn":
+        rope |= {"factor": 4.0, "original_max_position_embeddings": 256}
+    with set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
+        table = get_rope(64, 1024, rope_parameters=dict(rope), dtype=torch.float32).cos_sin_cache
+    keys = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64, "max_position_embeddings": 1024}
+    text = HfConfig.from_dict({**keys, "rope_parameters": rope})
+    spec = RopeReader(text, MULTIMODAL).read(64, 1024, 10000.0)
+    assert spec.table_length == len(table)

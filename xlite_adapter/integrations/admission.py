@@ -7,6 +7,7 @@ imported here: the configuration is handed in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from arch_registry import (
     UnsupportedModelError,
     plan_model,
 )
+from arch_registry.checkpoint import folder_findings
 from xlite_adapter.config import Options, XliteGraphConfig
 from xlite_adapter.errors import RuntimeUnavailableError
 from xlite_adapter.routing import Router, effective_budget, token_budget
@@ -46,6 +48,8 @@ def admit(vllm_config: Any, registry: Registry, options: Options) -> PlanResult:
     # The engine copies some of the model's keys into its own settings: one cause, one finding.
     findings = [finding for finding in engine_findings(vllm_config, options) if finding.code not in told]
     findings += [*planned.findings, *_cpu_findings(vllm_config, planned.plan)]
+    told = {finding.code for finding in findings}
+    findings += [finding for finding in _folder_findings(vllm_config) if finding.code not in told]
     refused = any(finding.severity is Severity.ERROR for finding in findings)
     return PlanResult(None if refused else planned.plan, tuple(findings))
 
@@ -255,6 +259,12 @@ def _runtime_findings(options: Options, platform: str) -> Iterator[Finding]:
             "a runtime that can be loaded",
             f"{message[0].upper()}{message[1:]}.",
         )
+
+
+def _folder_findings(vllm_config: Any) -> list[Finding]:
+    """What a checkpoint's folder says beside its config.json; a name on a hub has none here."""
+    model = Path(str(vllm_config.model_config.model))
+    return folder_findings(model) if model.is_dir() else []
 
 
 def _cpu_findings(vllm_config: Any, plan: RuntimePlan | None) -> Iterator[Finding]:
