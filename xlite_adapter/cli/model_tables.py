@@ -6,6 +6,7 @@ Strings of a config.json may hold anything, so nothing of it is taken as markup 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -88,8 +89,14 @@ def _config_table(config: Mapping[str, Any]) -> Table:
     table.add_column("field", overflow="fold")
     table.add_column("value", overflow="fold")
     for field, value in config.items():
-        table.add_row(_text(field), _text(list(value) if isinstance(value, tuple) else value))
+        table.add_row(_text(field), _text(_listed(value) if isinstance(value, tuple) else value))
     return table
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    """A list for people: what stands there for every layer is said once."""
+    runs = [(value, len(list(run))) for value, run in groupby(values)]
+    return f"[{', '.join(str(value) if count == 1 else f'{value} x {count}' for value, count in runs)}]"
 
 
 def _slots_table(slots: Mapping[str, Any]) -> Table:
