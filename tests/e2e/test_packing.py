@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from xlite_adapter.integrations.cpu.packing import record_packing
@@ -70,3 +71,52 @@ def test_the_packing_function_is_itself_again_after_an_error():
     except KeyError:
         pass
     assert utils.dispatch_cpu_unquantized_gemm is before
+
+
+def test_experts_are_bound_as_they_were_before_vllm_packed_them(checkpoint, caplog_vllm):
+    from safetensors.torch import load_file
+
+    from tests.e2e import engines
+
+    caplog_vllm.set_level("INFO", logger="vllm")
+    folder = checkpoint("Qwen3MoeForCausalLM")
+    with engines.engine(folder, **engines.FULL) as llm:
+        runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+        slots = runner._xlite_weights.slots
+        packed = [
+            module.w13_weight for module in runner.get_model().modules() if isinstance(module, _routed_experts_class())
+        ]
+    saved = load_file(folder / "model.safetensors")
+    layers, experts = (1, 2), 8  # layer 0 is dense
+    assert len(slots["re_up_gate"]) == len(slots["re_down"]) == len(layers) * experts
+    for index in range(len(layers) * experts):
+        name = f"model.layers.{layers[index // experts]}.mlp.experts.{index % experts}"
+        gate, up = saved[f"{name}.gate_proj.weight"], saved[f"{name}.up_proj.weight"]
+        assert torch.equal(slots["re_up_gate"][index], torch.cat([gate, up]))
+        assert torch.equal(slots["re_down"][index], saved[f"{name}.down_proj.weight"])
+    assert not any(torch.equal(weight[0], slots["re_up_gate"][layer * experts]) for layer, weight in enumerate(packed))
+    kept = sum(weight.nbytes for slot in ("re_up_gate", "re_down") for weight in slots[slot])
+    assert f"raw experts {kept} bytes" in caplog_vllm.text
+
+
+def _routed_experts_class():
+    from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+
+    return RoutedExperts
+
+
+def test_experts_that_are_packed_in_place_are_an_error(monkeypatch):
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+
+    from xlite_adapter.errors import WeightBindingError
+
+    class Experts(torch.nn.Module):
+        w13_weight = torch.ones(2, 4, 8)
+        w2_weight = torch.ones(2, 8, 2)
+
+    def pack_in_place(method, layer):
+        layer.w13_weight.mul_(2)
+
+    monkeypatch.setattr(UnquantizedFusedMoEMethod, "process_weights_after_loading", pack_in_place)
+    with record_packing(), pytest.raises(WeightBindingError, match="w13_weight of Experts was re-packed in place"):
+        UnquantizedFusedMoEMethod.process_weights_after_loading(None, Experts())

@@ -74,6 +74,16 @@ def test_two_ranks_give_the_tokens_of_one(checkpoint, stock, tmp_path, architect
     assert without_rank[0] == without_rank[1]
 
 
+def test_one_key_value_head_on_two_ranks(checkpoint, tmp_path):
+    """Each rank holds the whole of it, and half of the query heads."""
+    model = checkpoint("Qwen3ForCausalLM", num_key_value_heads=1)
+    expected = engines.run(model, engines.STOCK).tokens[:12]
+    settings = {**engines.DECODE_ONLY, "tensor_parallel_size": 2}
+    run = offline(model, tmp_path, settings, VLLM_CPU_OMP_THREADS_BIND="0|1")
+    assert run["tokens"] == expected
+    assert all(stats["batches"]["xlite"]["within_budget"] > 60 for stats in run["stats"])
+
+
 def test_ranks_that_differ_in_an_option_are_refused(checkpoint, tmp_path):
     settings = {**engines.DECODE_ONLY, "tensor_parallel_size": 2}
     model = checkpoint("LlamaForCausalLM")
