@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file
 
 from arch_registry import UnsupportedModelError
-from tests.e2e import models, modules, paged, paths
+from tests.e2e import models, modules, paged, paths, sparse
 from xlite_adapter.errors import WeightBindingError
 
 T = TypeVar("T")
@@ -62,14 +62,18 @@ def transformers_model(folder: Path, architecture: str) -> torch.nn.Module | Non
     """Transformers' model of the config in ``folder``, its weights saved beside it; None if it has no such model."""
     written = (folder / "config.json").read_text()
     try:
-        config = transformers.AutoConfig.from_pretrained(folder)
-        models.write_random(folder, architecture, config, head=models.SMALL_HEAD)
-        model: torch.nn.Module = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32)
+        model = models.save_random(folder, lambda: _build(folder, architecture), head=models.SMALL_HEAD)
     except Exception:
         return None
     finally:
         (folder / "config.json").write_text(written)
     return model.eval()
+
+
+def _build(folder: Path, architecture: str) -> transformers.PreTrainedModel:
+    if architecture in sparse.ARCHITECTURES:
+        return sparse.reference(sparse.reference_config(json.loads((folder / "config.json").read_text())))
+    return getattr(transformers, architecture)(transformers.AutoConfig.from_pretrained(folder))
 
 
 def judge(folder: Path, architecture: str, config: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Verdict:
@@ -97,6 +101,8 @@ def judge(folder: Path, architecture: str, config: Mapping[str, Any], base: Mapp
         return Verdict("failed", " ".join(f"{type(error).__name__}: {error}".split()))
     vocabulary = min(models.VOCABULARY, loaded.vllm_config.model_config.get_vocab_size())
     load = paged.workload(LENGTHS, vocabulary, CHUNK, loaded.block_size)
+    if loaded.plan.attention == "dsa" and theirs is not None:
+        load = sparse.cleared(theirs, load, vocabulary)
     ours = paths.logits(loaded, paths.states(paths.XlitePath(loaded, load), load))
     expected = None if theirs is None else _attempt(paths.transformers_logits, theirs, load)
     from_transformers = math.nan if expected is None else paths.largest_error(ours, expected)
@@ -126,7 +132,7 @@ def _effect(
 ) -> float | None:
     weights = load_file(folder / "model.safetensors")
     write_config(folder, base)
-    model = getattr(transformers, architecture)(transformers.AutoConfig.from_pretrained(folder)).eval()
+    model = _build(folder, architecture).eval()
     if _attempt(model.load_state_dict, weights, strict=False) is None:
         return None
     return _attempt(paths.largest_error, paths.transformers_logits(model, load), changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ _YARN = {
     "original_max_position_embeddings": ORIGINAL,
 }
 
+_LATENT_YARN = {**_YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
+
 # vLLM's own models of these changes differ from transformers', or transformers has none: what to compare with is vLLM.
 _VLLM_ONLY = {
     "'max_trained_positions'": "transformers reads no such parameter",
@@ -61,6 +64,7 @@ class TinyModel:
         scaled: Keys of a variant whose rope is scaled from ``ORIGINAL`` positions; None leaves the row out of the tests
             of modules and of completeness.
         flips: Values to try beyond those of ``flips.LISTED``, by key.
+        unwritten: Keys of the config class that a published config.json does not have.
         vllm_only: Part of a flip's name -> why it is compared with vLLM's module and not with transformers.
     """
 
@@ -70,6 +74,7 @@ class TinyModel:
     native: bool = True
     scaled: dict[str, Any] | None = None
     flips: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    unwritten: tuple[str, ...] = ()
     vllm_only: dict[str, str] = field(default_factory=lambda: _VLLM_ONLY)
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
@@ -84,6 +89,34 @@ LATENT_ENGINE = {
     "enable_chunked_prefill": False,
     "max_num_batched_tokens": 384,
 }
+
+_LATENT = {
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "q_lora_rank": 96,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 48,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "rope_parameters": {**_LATENT_YARN, "original_max_position_embeddings": 512},
+    # transformers repeats keys for them; latent attention has as many of them as queries.
+    "num_key_value_heads": 4,
+    # That of transformers' norms of latents, whatever the config says.
+    "rms_norm_eps": 1e-6,
+}
+_LATENT_SCALED = {"rope_parameters": {**_LATENT_YARN, "original_max_position_embeddings": ORIGINAL}}
+
+# With few heads in the indexer many scores are exactly 0.
+_SPARSE = {**_LATENT, "index_topk": 24, "index_n_heads": 32, "index_head_dim": 128}
+# What transformers' classes of sparse attention write beside the keys that it follows from.
+_UNWRITTEN = ("mlp_layer_types", "layer_types", "head_dim", "qk_head_dim")
 
 ARCHITECTURES = {
     "LlamaForCausalLM": TinyModel(
@@ -158,35 +191,18 @@ ARCHITECTURES = {
             "mlp_only_layers": [0],
         },
     ),
-    "DeepseekV3ForCausalLM": TinyModel(
-        "DeepseekV3Config",
-        {
-            "topk_method": "noaux_tc",
-            "scoring_func": "sigmoid",
-            "q_lora_rank": 96,
-            "kv_lora_rank": 512,
-            "qk_nope_head_dim": 32,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 48,
-            "n_routed_experts": 8,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 64,
-            "n_shared_experts": 1,
-            "n_group": 4,
-            "topk_group": 2,
-            "first_k_dense_replace": 1,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 10000.0,
-                "factor": 4.0,
-                "original_max_position_embeddings": 512,
-                "beta_fast": 32,
-                "beta_slow": 1,
-                "mscale": 1.0,
-                "mscale_all_dim": 1.0,
-            },
-        },
+    "DeepseekV3ForCausalLM": TinyModel("DeepseekV3Config", _LATENT, LATENT_ENGINE, scaled=_LATENT_SCALED),
+    "DeepseekV32ForCausalLM": TinyModel(
+        "DeepseekV32Config", _SPARSE, LATENT_ENGINE, native=False, scaled=_LATENT_SCALED, unwritten=_UNWRITTEN
+    ),
+    "GlmMoeDsaForCausalLM": TinyModel(
+        "GlmMoeDsaConfig",
+        # Every other layer goes by the choice of the one before it.
+        {**_SPARSE, "indexer_rope_interleave": True, "index_topk_freq": 2, "index_skip_topk_offset": 1},
         LATENT_ENGINE,
+        native=False,
+        scaled={**_LATENT_SCALED, "num_hidden_layers": 4},
+        unwritten=(*_UNWRITTEN, "indexer_types"),
     ),
     "Glm4MoeForCausalLM": TinyModel(
         "Glm4MoeConfig",
@@ -226,10 +242,11 @@ MODULES = tuple(architecture for architecture, tiny in ARCHITECTURES.items() if 
 
 def config_json(architecture: str, **overrides: Any) -> dict[str, Any]:
     """A whole config.json of two layers, every key of the config class written out."""
-    config = ARCHITECTURES[architecture].config(**{"num_hidden_layers": 2, **overrides})
+    row = ARCHITECTURES[architecture]
+    config = row.config(**{"num_hidden_layers": 2, **overrides})
     config.architectures = [architecture]
     written: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
-    return written
+    return {key: value for key, value in written.items() if key not in row.unwritten}
 
 
 def write_checkpoint(folder: Path, architecture: str, seed: int = 0, **overrides: Any) -> Path:
@@ -241,11 +258,19 @@ def write_random(
     folder: Path, architecture: str, config: transformers.PreTrainedConfig, seed: int = 0, head: float = LARGE_HEAD
 ) -> Path:
     """The same of any config."""
+    save_random(folder, lambda: getattr(transformers, architecture)(config), seed, head)
+    return folder
+
+
+def save_random(
+    folder: Path, build: Callable[[], transformers.PreTrainedModel], seed: int = 0, head: float = LARGE_HEAD
+) -> transformers.PreTrainedModel:
+    """A model with random weights, which are saved in ``folder``."""
     torch.manual_seed(seed)
-    model = getattr(transformers, architecture)(config)
+    model = build()
     randomise(model, head)
     model.save_pretrained(folder)
-    return folder
+    return model
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from arch_registry import Registry, RuntimePlan, load_registry
-from tests.e2e import engines, models
+from tests.e2e import engines, models, sparse
 from xlite_adapter.weights import BoundWeights
 
 SETTINGS: dict[str, Any] = {
@@ -89,7 +89,8 @@ def load(folder: Path, watch: Callable[[Any], AbstractContextManager[None]] | No
     watching = nullcontext() if watch is None else watch(vllm_config.model_config.hf_config)
     with set_current_vllm_config(vllm_config):
         one_process()
-        with record_packing() as record, _random_state_kept(), watching:
+        building = sparse.built_on_cpu() if plan.attention == "dsa" else nullcontext()
+        with record_packing() as record, _random_state_kept(), building, watching:
             module = get_model(vllm_config=vllm_config)
     return Loaded(vllm_config, module, plan, bind_weights(plan, module, record.by_path(module)))
 

@@ -131,7 +131,7 @@ class VllmPath:
         for layer in self._layers.values():
             spec = layer.get_kv_cache_spec(loaded.vllm_config)
             shape = compute_layer_kv_cache_shape_bytes(spec, load.blocks)
-            layer.kv_cache = torch.zeros(shape, dtype=torch.int8).view(spec.dtype)
+            layer.bind_kv_cache(torch.zeros(shape, dtype=torch.int8).view(spec.dtype))
         # All layers have the last one's kind of cache: models of two kinds have no spec in the registry.
         builder = layer.get_attn_backend().get_builder_cls()
         self._metadata = builder(spec, list(self._layers), loaded.vllm_config, torch.device("cpu"))
@@ -161,6 +161,7 @@ def _common_metadata(batch: PagedBatch) -> Any:
         query_start_loc=tensors.query_start_loc,
         query_start_loc_cpu=tensors.query_start_loc,
         seq_lens=tensors.seq_lens,
+        seq_lens_cpu_upper_bound=tensors.seq_lens,
         num_reqs=facts.requests,
         num_actual_tokens=facts.tokens,
         max_query_len=max(facts.lens),
