@@ -7,6 +7,7 @@
     ├── RuntimeUnavailableError   the requested runtime cannot be loaded
     ├── RankMismatchError         ranks of one engine differ in options, versions, spec or budget
     ├── WeightBindingError        the loaded module does not match the plan; carries every problem
+    ├── KvCacheError              a runner's KV caches do not fit the plan's layers
     ├── UntrustedMetadataError    a batch's metadata contradicts itself and no native path can serve it
     ├── RuntimeForwardError       the runtime failed while it computed a batch; fatal for the worker
     └── UnsupportedOperationError a running engine is asked for something that would serve wrong text afterwards
@@ -53,6 +54,10 @@ class WeightBindingError(XliteAdapterError):
     def __reduce__(self) -> tuple[type, tuple[str, tuple[str, ...]]]:
         # Exceptions cross process boundaries in vLLM: pickle must call __init__ with both arguments.
         return type(self), (self.architecture, self.problems)
+
+
+class KvCacheError(XliteAdapterError):
+    """The KV caches that a runner hands over do not fit the plan; the message names the layer, count and shapes."""
 
 
 class UntrustedMetadataError(XliteAdapterError):

@@ -35,7 +35,7 @@ SPEC = ArchSpec(
         latent_keys.ROPE_DIM,
         Size("v_head_dim", default=128),
         Size("max_position_embeddings", default=None),
-        Number("rms_norm_eps", default=1e-6, most=1.0),
+        sparse.EPSILON,
         latent.UNTIED,
         Rope(default_theta=10000.0, head="qk_rope_head_dim", latent=True),
         Size("n_routed_experts", default=256, also=("num_local_experts",), name="num_experts"),

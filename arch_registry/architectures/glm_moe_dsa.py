@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from arch_registry.architectures import dense, latent, latent_keys, moe, sparse
 from arch_registry.fields import MAX_LAYERS, Flag, Number, Size
 from arch_registry.head_fields import Rope
@@ -30,7 +32,7 @@ SPEC = ArchSpec(
         latent_keys.ROPE_DIM,
         Size("v_head_dim", default=256),
         Size("max_position_embeddings", default=202752),
-        Number("rms_norm_eps", default=1e-5, most=1.0),
+        replace(sparse.EPSILON, default=1e-5),
         latent.UNTIED,
         Rope(default_theta=10000.0, head="qk_rope_head_dim", latent=True),
         Size("n_routed_experts", default=256, also=("num_local_experts",), name="num_experts"),

@@ -1,7 +1,6 @@
 """What decoders share whose latent attention chooses its tokens by an indexer (DSA), beyond ``latent``.
 
-The indexer is whole on every rank. The runtime norms its keys with the model's epsilon, where vLLM has 1e-6 of its own:
-beside a variance of about one that is less than bfloat16 can tell.
+The indexer is whole on every rank.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import replace
 from arch_registry.architectures import dense, latent, latent_keys
 from arch_registry.compose import except_kind
 from arch_registry.dims import Dim, Product, Sum
-from arch_registry.fields import Flag
+from arch_registry.fields import Flag, Number
 from arch_registry.findings import FindingCode
 from arch_registry.plan import MODEL_DTYPE
 from arch_registry.refusals import FullAttention, Off, Refusal
@@ -28,6 +27,10 @@ HEAD_DIM = KernelSize(
     allowed=(128,),
     hint=f"vLLM's indexer and the runtime's have no other size in common. {dense.NATIVELY}",
 )
+
+# The runtime norms the indexer's keys with the model's epsilon, where vLLM has 1e-6 of its own: up to here that is,
+# beside a variance of about one, far less than bfloat16 can tell. Above it tokens could be chosen otherwise.
+EPSILON = Number("rms_norm_eps", default=1e-6, most=1e-5)
 
 INDEX_PAIRS = Flag("indexer_rope_interleave", default=False, optional=True)
 

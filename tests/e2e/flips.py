@@ -37,19 +37,23 @@ class Flip:
         return {key: value for key, value in changed.items() if value is not ABSENT}
 
 
-def flips(keys: Iterable[str], config: Mapping[str, Any], more: Mapping[str, Iterable[Any]]) -> Iterator[Flip]:
+def flips(
+    keys: Iterable[str], config: Mapping[str, Any], more: Mapping[str, Iterable[Any]], usual: int | None = None
+) -> Iterator[Flip]:
     """Flips of every key.
 
     Args:
         keys: Keys to flip.
         config: The config that they are flipped in.
         more: For each key further values; a dictionary that holds the key itself is a flip of several keys.
+        usual: How many of the values that are derived or listed for any config, an absent key not among them; None
+            for all.
     """
     for key in sorted(keys):
-        listed = [*LISTED.get(key, ()), *more.get(key, ())]
-        derived = () if key in LISTED else other_values(config.get(key))
+        common = LISTED.get(key) or other_values(config.get(key))
+        absent = [ABSENT] if usual is None else []
         # repr, since True equals 1 and is not the same in a config.
-        values = {repr(value): value for value in [*derived, *listed, None, ABSENT]}
+        values = {repr(value): value for value in [*common[:usual], *more.get(key, ()), None, *absent]}
         for value in values.values():
             changes = value if isinstance(value, Mapping) and key in value else {key: value}
             if changes != {key: config.get(key, ABSENT)} or type(changes[key]) is not type(config.get(key, ABSENT)):

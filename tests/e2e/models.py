@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import transformers
 
+from tests.e2e.sparse_flips import SPARSE_FLIPS
+
 VOCABULARY = 512
 
 # Deviation of a logit whose hidden state has deviation 1: LARGE_HEAD tells texts apart, SMALL_HEAD gives logits of the
@@ -65,6 +67,8 @@ class TinyModel:
             of modules and of completeness.
         flips: Values to try beyond those of ``flips.LISTED``, by key.
         unwritten: Keys of the config class that a published config.json does not have.
+        like: Another architecture; keys that both specs have the same rules for are flipped to fewer values here.
+        left_out: A flip -> why it is not judged.
         vllm_only: Part of a flip's name -> why it is compared with vLLM's module and not with transformers.
     """
 
@@ -75,6 +79,8 @@ class TinyModel:
     scaled: dict[str, Any] | None = None
     flips: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     unwritten: tuple[str, ...] = ()
+    like: str | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
     vllm_only: dict[str, str] = field(default_factory=lambda: _VLLM_ONLY)
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
@@ -117,6 +123,9 @@ _LATENT_SCALED = {"rope_parameters": {**_LATENT_YARN, "original_max_position_emb
 _SPARSE = {**_LATENT, "index_topk": 24, "index_n_heads": 32, "index_head_dim": 128}
 # What transformers' classes of sparse attention write beside the keys that it follows from.
 _UNWRITTEN = ("mlp_layer_types", "layer_types", "head_dim", "qk_head_dim")
+
+# Defaults are compared with the classes' own in the unit tests.
+_MANY_LAYERS = {"num_hidden_layers=absent": "of 61 or 78 layers, over which fp32 rounding adds up"}
 
 ARCHITECTURES = {
     "LlamaForCausalLM": TinyModel(
@@ -191,9 +200,32 @@ ARCHITECTURES = {
             "mlp_only_layers": [0],
         },
     ),
-    "DeepseekV3ForCausalLM": TinyModel("DeepseekV3Config", _LATENT, LATENT_ENGINE, scaled=_LATENT_SCALED),
+    "DeepseekV3ForCausalLM": TinyModel(
+        "DeepseekV3Config",
+        _LATENT,
+        LATENT_ENGINE,
+        scaled=_LATENT_SCALED,
+        vllm_only={
+            **_VLLM_ONLY,
+            "rms_norm_eps": "transformers' norms of latents have an epsilon of their own",
+            "'attention_factor'": "vLLM's yarn of latent attention has no such parameter",
+            "'mscale': 0.5}": "transformers goes by it only beside mscale_all_dim",
+            "'truncate'": "vLLM's yarn of latent attention has no such parameter",
+            "32, 'mscale_all_dim'": "transformers goes by it only beside mscale",
+            "num_attention_heads=": "transformers repeats keys for them as num_key_value_heads says",
+        },
+        left_out=_MANY_LAYERS,
+    ),
     "DeepseekV32ForCausalLM": TinyModel(
-        "DeepseekV32Config", _SPARSE, LATENT_ENGINE, native=False, scaled=_LATENT_SCALED, unwritten=_UNWRITTEN
+        "DeepseekV32Config",
+        _SPARSE,
+        LATENT_ENGINE,
+        native=False,
+        scaled=_LATENT_SCALED,
+        flips=SPARSE_FLIPS,
+        unwritten=_UNWRITTEN,
+        like="DeepseekV3ForCausalLM",
+        left_out=_MANY_LAYERS,
     ),
     "GlmMoeDsaForCausalLM": TinyModel(
         "GlmMoeDsaConfig",
@@ -202,7 +234,10 @@ ARCHITECTURES = {
         LATENT_ENGINE,
         native=False,
         scaled={**_LATENT_SCALED, "num_hidden_layers": 4},
+        flips=SPARSE_FLIPS,
         unwritten=(*_UNWRITTEN, "indexer_types"),
+        like="DeepseekV3ForCausalLM",
+        left_out=_MANY_LAYERS,
     ),
     "Glm4MoeForCausalLM": TinyModel(
         "Glm4MoeConfig",

@@ -22,6 +22,9 @@ MARGIN = 3e-5
 
 ARCHITECTURES = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 
+# What vLLM's module does not read, of values that transformers' classes may refuse.
+UNREAD = ("model_type", "architectures", "head_dim", "mlp_bias", "num_key_value_heads")
+
 SHARING = ("index_topk_freq", "index_topk_pattern", "indexer_types")
 
 
@@ -47,7 +50,11 @@ def reference_config(written: Mapping[str, Any]) -> transformers.PreTrainedConfi
     """
     glm = written["model_type"] == "glm_moe_dsa" or any(key in written for key in SHARING)
     config_class = transformers.GlmMoeDsaConfig if glm else transformers.DeepseekV32Config
-    return config_class(**{key: value for key, value in written.items() if key not in ("model_type", "architectures")})
+    config = config_class(**{key: value for key, value in written.items() if key not in UNREAD})
+    config.num_key_value_heads = config.num_attention_heads
+    # vLLM's yarn of latent attention has no such parameter: DeepSeek-V3's flips show it.
+    config.rope_parameters.pop("attention_factor", None)
+    return config
 
 
 def reference(config: transformers.PreTrainedConfig) -> torch.nn.Module:
@@ -57,6 +64,8 @@ def reference(config: transformers.PreTrainedConfig) -> torch.nn.Module:
     """
     glm = isinstance(config, transformers.GlmMoeDsaConfig)
     model = (transformers.GlmMoeDsaForCausalLM if glm else transformers.DeepseekV32ForCausalLM)(config)
+    # Products of all experts at once take aligned sizes only.
+    model.set_experts_implementation("eager")
     indexer = GlmMoeDsaIndexer if getattr(config, "indexer_rope_interleave", False) else DeepseekV32Indexer
     for layer in model.model.layers:
         attention = layer.self_attn
