@@ -236,7 +236,7 @@ ARCHITECTURES = {
         scaled={**_LATENT_SCALED, "num_hidden_layers": 4},
         flips=SPARSE_FLIPS,
         unwritten=(*_UNWRITTEN, "indexer_types"),
-        like="DeepseekV3ForCausalLM",
+        like="DeepseekV32ForCausalLM",
         left_out=_MANY_LAYERS,
     ),
     "Glm4MoeForCausalLM": TinyModel(

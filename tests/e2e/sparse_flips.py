@@ -18,8 +18,8 @@ SPARSE_FLIPS: dict[str, tuple[Any, ...]] = {
         {**_YARN, "attention_factor": 0.7},
     ),
     "rms_norm_eps": (1e-5, 1e-7),
-    "index_topk": (1, 2, 100, 2048, 2049),
-    "index_n_heads": (128, 129),
+    "index_topk": (1, 100, 2049),
+    "index_n_heads": (129,),
     "index_head_dim": (64, 32),
     "index_topk_pattern": (
         *("FF", "FS", "SF", "FFF", "F", "fs", "FX", "", ["F", "S"]),

@@ -139,10 +139,17 @@ def is_small(effect):
     return effect is not None and effect <= 10 * BOUND
 
 
+# Inert keys that are not for any value.
+ODD = {
+    "_attn_implementation": ["eager"],  # what output_attentions asks for
+    "num_nextn_predict_layers": [2],  # vLLM counts with it while it loads weights
+}
+
+
 def odd_values(key, value):
     """Values of an inert key that transformers may take."""
-    if key == "_attn_implementation":
-        return ["eager"]  # what output_attentions asks for
+    if key in ODD:
+        return ODD[key]
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -151,8 +158,6 @@ def odd_values(key, value):
         return [value / 2 + 0.25]
     if key.endswith("dtype"):
         return ["float16", "bfloat16"]
-    if key.endswith("_layers"):
-        return [2]  # vLLM counts with it while it loads weights
     return ["odd", 7, 0.25, True, None, ABSENT]
 
 

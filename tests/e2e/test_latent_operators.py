@@ -51,6 +51,23 @@ def test_rotation(dtype):
         torch.testing.assert_close(ours.float(), native.float(), atol=bound, rtol=0)
 
 
+def test_vllms_operator_for_plain_ropes_is_no_oracle():
+    """It takes [tokens, heads * dim] for granted and rotates the wrong numbers of [tokens, heads, dim].
+
+    Once it is right, ``tests.e2e.judging`` can compare plain ropes of latent attention with vLLM's forward again.
+    """
+    from vllm.model_executor.layers.rotary_embedding import get_rope
+
+    rope = get_rope(ROPE, 256, is_neox_style=False, rope_parameters={"rope_type": "default", "rope_theta": 1e4})
+    positions, q, k = torch.arange(5), torch.randn(5, HEADS, ROPE), torch.randn(5, 1, ROPE)
+    right = rope.forward_native(positions, q.clone(), k.clone())
+    wrong = rope.forward_cpu(positions, q.clone(), k.clone())
+    assert (right[0] - wrong[0]).abs().max() > 0.1
+    kernels, table = VllmCpuKernels("vec", False, lambda x: x), pairs_table(rope)
+    for x, native in zip((q, k), right, strict=True):
+        torch.testing.assert_close(kernels.rope_pairs(positions, x, table), native, atol=1e-6, rtol=0)
+
+
 def batch_of(lens):
     """Requests with new tokens after ``CACHED`` ones; blocks are scattered over a cache of 40."""
     table = torch.randperm(40, generator=torch.Generator().manual_seed(0)).int()[: len(CACHED) * 6].view(len(CACHED), 6)
