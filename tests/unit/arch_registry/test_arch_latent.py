@@ -71,6 +71,8 @@ CASES = [
     (V3, {"partial_rotary_factor": 0.5}, C.ROPE, "partial_rotary_factor", "64 or 128"),
     *((name, {"index_topk": 4096}, C.KEY_VALUE, "index_topk", "2048") for name in SPARSE_FAMILIES),
     *((name, {"index_n_heads": 256}, C.KEY_VALUE, "index_n_heads", "128") for name in SPARSE_FAMILIES),
+    # The indexer's keys are normed with it, where vLLM has 1e-6.
+    *((name, {"rms_norm_eps": 1.1e-5}, C.KEY_VALUE, "rms_norm_eps", "up to 1e-05") for name in SPARSE_FAMILIES),
     *((name, {"index_head_dim": 64}, C.HEAD_DIM, "index_head_dim", "128") for name in SPARSE_FAMILIES),
     *(
         (V32, {key: ABSENT}, C.KEY_MISSING, key, "no default")
