@@ -84,6 +84,7 @@ class TinyModel:
     vllm_only: dict[str, str] = field(default_factory=lambda: _VLLM_ONLY)
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
+        own_model_types()
         return getattr(transformers, self.config_class)(**{**_DIMS, **self.keys, **overrides})
 
 
@@ -270,9 +271,16 @@ ARCHITECTURES = {
         native=False,
     ),
 }
+_MODEL_TYPES = {row.config_class: getattr(transformers, row.config_class).model_type for row in ARCHITECTURES.values()}
 NATIVE = tuple(architecture for architecture, tiny in ARCHITECTURES.items() if tiny.native)
 # Those that are tested module by module.
 MODULES = tuple(architecture for architecture, tiny in ARCHITECTURES.items() if tiny.scaled is not None)
+
+
+def own_model_types() -> None:
+    """VLLM reads DeepSeek-V3.2's configs with DeepSeek-V3's class, and renames that for the rest of the process."""
+    for config_class, model_type in _MODEL_TYPES.items():
+        getattr(transformers, config_class).model_type = model_type
 
 
 def config_json(architecture: str, **overrides: Any) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def engine_config(folder: Path, **settings: Any) -> Any:
     from xlite_adapter.integrations.patching import replaced
 
     _register_loader()
+    models.own_model_types()
     # Looking through all installed packages takes longer than all the rest.
     with replaced(plugin, "load_registry", registry):
         return EngineArgs(model=str(folder), **{**SETTINGS, **settings}).create_engine_config()
@@ -97,12 +98,18 @@ def load(folder: Path, watch: Callable[[Any], AbstractContextManager[None]] | No
 
 def one_process() -> None:
     """A distributed world of this process alone, if there is none: engines leave theirs, or take it with them."""
-    from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+    from vllm.distributed import (
+        destroy_model_parallel,
+        ensure_model_parallel_initialized,
+        init_distributed_environment,
+    )
     from vllm.utils.network_utils import get_distributed_init_method, get_open_port
 
     if not torch.distributed.is_initialized():
         address = get_distributed_init_method("127.0.0.1", get_open_port())
         init_distributed_environment(1, 0, address, 0, "gloo")
+    # Groups that were made for a model without experts have none for experts.
+    destroy_model_parallel()
     ensure_model_parallel_initialized(1, 1)
 
 
