@@ -18,6 +18,7 @@ SPARSE_FLIPS: dict[str, tuple[Any, ...]] = {
         {**_YARN, "attention_factor": 0.7},
     ),
     "rms_norm_eps": (1e-5, 1e-7),
+    "num_experts": (8, 4),
     "index_topk": (1, 100, 2049),
     "index_n_heads": (129,),
     "index_head_dim": (64, 32),
