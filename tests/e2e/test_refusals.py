@@ -56,6 +56,41 @@ def test_engine_settings(checkpoint, settings, parts):
     assert all(part.lower() in message.lower() for part in parts), message
 
 
+def engine_config(model, **settings):
+    """An engine's configuration, which the plugin has judged."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    return EngineArgs(model=str(model), skip_tokenizer_init=True, max_model_len=384, **settings).create_engine_config()
+
+
+def test_experts_over_data_parallel_ranks_on_a_cpu(checkpoint):
+    """vLLM itself dies at the first request then."""
+    settings = {**engines.DECODE_ONLY, "data_parallel_size": 2}
+    with pytest.raises(UnsupportedModelError, match=r"data_parallel_size is 2; supported: 1 for a model with experts"):
+        engine_config(checkpoint("Qwen3MoeForCausalLM"), **settings)
+    assert engine_config(checkpoint("Qwen3ForCausalLM"), **settings).parallel_config.data_parallel_size == 2
+
+
+def test_latent_attention_that_vllm_rotates_wrongly_on_a_cpu(checkpoint):
+    plain = {"rope_type": "default", "rope_theta": 10000.0}
+    model = checkpoint("DeepseekV3ForCausalLM", rope_parameters=plain)
+    with pytest.raises(UnsupportedModelError, match=r"rope_type is 'default'.*Set full_mode to true"):
+        engine_config(model, **engines.DECODE_ONLY)
+    engine_config(model, **engines.FULL)
+
+
+def test_latent_attention_on_machines_with_amx(checkpoint, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    model = checkpoint("DeepseekV3ForCausalLM")
+    with pytest.raises(UnsupportedModelError, match=r"attention_config.backend is None; supported: CPU_MLA"):
+        engine_config(model, **engines.DECODE_ONLY)
+    engine_config(model, **engines.DECODE_ONLY, attention_backend="CPU_MLA")
+
+
 @pytest.mark.usefixtures("weights_must_not_load")
 def test_the_second_model_runner(checkpoint, monkeypatch):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")

@@ -279,6 +279,15 @@ def _cpu_findings(vllm_config: Any, plan: RuntimePlan | None) -> Iterator[Findin
             "1 for a model with experts on a CPU",
             "Use tensor parallelism instead: vLLM itself cannot exchange the tokens of data-parallel ranks on a CPU.",
         )
+    if plan.attention == "mla" and plan.rope.rope_type == "default" and not graph_config(vllm_config).full_mode:
+        yield _refuse(
+            FindingCode.ROPE,
+            "rope_type",
+            plan.rope.rope_type,
+            "yarn, or full mode, for latent attention on a CPU",
+            "Set full_mode to true: vLLM's own CPU operator rotates latent attention wrongly without scaling, and "
+            "prompts would run on it.",
+        )
     # On AMX machines vLLM prefers a back end whose latent cache is packed for that instruction set.
     name = getattr(vllm_config.attention_config.backend, "name", None)
     if plan.attention != "mha" and name != "CPU_MLA" and torch.cpu._is_amx_tile_supported():
