@@ -190,6 +190,13 @@ LISTED: Mapping[str, tuple[Any, ...]] = {
         [],
         "full_attention",
     ),
+    "mlp_only_layers": ([], [0], [1], [0, 1], [5], [-1], [-2], ["0"], [False], [0.0], 0, "0"),
+    "decoder_sparse_step": (
+        *(1, 2, 3, 0, -1, 1.0, "1", True),
+        {"decoder_sparse_step": 2, "mlp_only_layers": []},
+        {"decoder_sparse_step": 3, "mlp_only_layers": [], "num_hidden_layers": 3, "layer_types": ABSENT},
+    ),
+    "attn_type_list": ([1, 1], [1, 0], [0, 0], [1], [1, 1, 1], [True, True], ["1", "1"], [], 1),
     "max_position_embeddings": (
         *(64, 128, 4096, 0, -1, 2048.0, "2048"),
         {"max_position_embeddings": ORIGINAL, "rope_parameters": _rope("linear", factor=4.0)},

@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file
 
 from arch_registry import UnsupportedModelError
-from tests.e2e import models, modules, paged, paths, sparse
+from tests.e2e import models, modules, paged, paths, routers, sparse
 from xlite_adapter.errors import WeightBindingError
 
 T = TypeVar("T")
@@ -106,14 +106,16 @@ def judge(folder: Path, architecture: str, config: Mapping[str, Any], base: Mapp
     load = paged.workload(LENGTHS, vocabulary, CHUNK, loaded.block_size)
     if loaded.plan.attention == "dsa" and theirs is not None:
         load = sparse.cleared(theirs, load, vocabulary)
+    elif "n_routed_experts" in loaded.plan.runtime_config and theirs is not None:
+        load = _attempt(routers.cleared, theirs, load, vocabulary) or load
     ours = paths.logits(loaded, paths.states(paths.XlitePath(loaded, load), load))
     expected = None if theirs is None else _attempt(paths.transformers_logits, theirs, load)
     from_transformers = math.nan if expected is None else paths.largest_error(ours, expected)
-    native = models.ARCHITECTURES[architecture].native and not _rotates_wrongly(loaded)
-    from_vllm = _error_from_vllm(loaded, load, ours) if native else 0.0
+    runs = models.ARCHITECTURES[architecture].runs and not _rotates_wrongly(loaded)
+    from_vllm = _error_from_vllm(loaded, load, ours) if runs else 0.0
     if not from_transformers <= BOUND or not from_vllm <= BOUND:
         # transformers has no such model, or vLLM computes another one: its answer is what the user gets without us.
-        oracle = "vLLM" if native else "transformers"
+        oracle = "vLLM" if runs else "transformers"
         return Verdict("served", "", oracle, from_vllm if oracle == "vLLM" else from_transformers)
     effect = None if base is None or expected is None else _effect(folder, architecture, base, load, expected)
     return Verdict("served", "", "transformers", from_transformers, effect)

@@ -63,6 +63,7 @@ class TinyModel:
         keys: What differs from its defaults and from the dims that all tiny models share.
         settings: Engine settings that it needs in place of the usual ones.
         native: Whether vLLM can run it on the CPU, where there must be stock tokens to compare with.
+        alone: Whether its module can be run there without the engine, if not natively.
         scaled: Keys of a variant whose rope is scaled from ``ORIGINAL`` positions; None leaves the row out of the tests
             of modules and of completeness.
         flips: Values to try beyond those of ``flips.LISTED``, by key.
@@ -76,12 +77,18 @@ class TinyModel:
     keys: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
     native: bool = True
+    alone: bool = False
     scaled: dict[str, Any] | None = None
     flips: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     unwritten: tuple[str, ...] = ()
     like: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)
     vllm_only: dict[str, str] = field(default_factory=lambda: _VLLM_ONLY)
+
+    @property
+    def runs(self) -> bool:
+        """Whether vLLM's own module is there to compare with."""
+        return self.native or self.alone
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
         own_model_types()
@@ -189,6 +196,12 @@ ARCHITECTURES = {
             "shared_expert_intermediate_size": 192,
             "mlp_only_layers": [0],
         },
+        scaled={"rope_parameters": _YARN, "max_position_embeddings": 4 * ORIGINAL},
+        vllm_only={
+            **_VLLM_ONLY,
+            "head_dim=None": "transformers' Qwen2Moe computes with the null",
+            "sliding_window=None": "transformers makes masks for a window even if no layer has one",
+        },
     ),
     "Qwen3MoeForCausalLM": TinyModel(
         "Qwen3MoeConfig",
@@ -199,6 +212,13 @@ ARCHITECTURES = {
             "moe_intermediate_size": 64,
             "norm_topk_prob": True,
             "mlp_only_layers": [0],
+        },
+        scaled={"rope_parameters": _YARN, "max_position_embeddings": 4 * ORIGINAL},
+        vllm_only={
+            **_VLLM_ONLY,
+            "attention_bias=True": "transformers biases the output projection too, vLLM does not",
+            "head_dim=None": "transformers' Qwen3Moe computes with the null",
+            "sliding_window=0": "to transformers a window of nothing, to vLLM none",
         },
     ),
     "DeepseekV3ForCausalLM": TinyModel(
@@ -255,6 +275,7 @@ ARCHITECTURES = {
             "routed_scaling_factor": 1.5,
             "first_k_dense_replace": 1,
         },
+        scaled={"rope_parameters": {**_YARN, "partial_rotary_factor": 0.5}, "max_position_embeddings": 4 * ORIGINAL},
     ),
     "MiniMaxM2ForCausalLM": TinyModel(
         "MiniMaxM2Config",
@@ -269,6 +290,9 @@ ARCHITECTURES = {
             "num_mtp_modules": 1,
         },
         native=False,
+        alone=True,
+        scaled={"rope_parameters": {**_YARN, "partial_rotary_factor": 0.5}, "max_position_embeddings": 4 * ORIGINAL},
+        vllm_only={**_VLLM_ONLY, "attention_bias=True": "transformers' MiniMax-M2 has no such key"},
     ),
 }
 _MODEL_TYPES = {row.config_class: getattr(transformers, row.config_class).model_type for row in ARCHITECTURES.values()}

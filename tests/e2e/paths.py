@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from arch_registry import RuntimePlan
+from tests.e2e import routers
 from tests.e2e.modules import Loaded
 from tests.e2e.paged import PagedBatch, Workload
 from xlite_adapter.build import BuiltModel, TableShape, build_model
@@ -126,6 +127,7 @@ class VllmPath:
         from vllm.v1.kv_cache_interface import compute_layer_kv_cache_shape_bytes
 
         self._loaded = loaded
+        routers.one_group(loaded.module)
         layers = loaded.vllm_config.compilation_config.static_forward_context  # experts are among them
         self._layers = {name: layers[name] for name in loaded.plan.layer_names}
         for layer in self._layers.values():

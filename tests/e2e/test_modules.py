@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from tests.e2e import models, modules, paged, paths, sparse
+from tests.e2e import models, modules, paged, paths, routers, sparse
 from tests.e2e.judging import BOUND
 from tests.e2e.models import ARCHITECTURES, MODULES, ORIGINAL, SMALL_HEAD
 
@@ -49,6 +49,8 @@ def oracle(scaled):
             load = paged.workload(LENGTHS, models.VOCABULARY, CHUNK, loaded.block_size)
             if loaded.plan.attention == "dsa":
                 load = sparse.cleared(model, load, models.VOCABULARY)
+            elif "n_routed_experts" in loaded.plan.runtime_config:
+                load = routers.cleared(model, load, models.VOCABULARY)
             made[architecture] = load, paths.transformers_logits(model, load)
         return made[architecture]
 
@@ -102,7 +104,7 @@ def test_the_runtimes_own_head_gives_the_same_logits(scaled, work, architecture)
     assert paths.largest_error(own, paths.logits(loaded, hidden)) <= BOUND
 
 
-@pytest.mark.parametrize("architecture", [name for name in MODULES if ARCHITECTURES[name].native])
+@pytest.mark.parametrize("architecture", [name for name in MODULES if ARCHITECTURES[name].runs])
 def test_vllms_own_forward_agrees_too(scaled, work, expected, report, architecture):
     """Otherwise it could not stand in for transformers where that has no such model."""
     _, loaded = scaled(architecture)
