@@ -6,6 +6,7 @@ copies and assignments go on working. Dictionaries in it (``rope_parameters``) a
 
 from __future__ import annotations
 
+import copy
 import dis
 import sys
 from collections.abc import Iterator, Mapping
@@ -122,6 +123,9 @@ class _Key(str):
 
     __hash__ = str.__hash__
 
+    def __deepcopy__(self, memo: Any) -> _Key:
+        return self
+
 
 def _compares(frame: FrameType) -> bool:
     """Whether code compares; a call with ``**parameters`` does so too, with the names of the function's arguments."""
@@ -153,6 +157,10 @@ class _RecordingDict(dict[str, Any]):
     def __contains__(self, name: object) -> bool:
         self._note(name)
         return super().__contains__(name)
+
+    def __deepcopy__(self, memo: Any) -> _RecordingDict:
+        """Of a config that vLLM copies for a module inside: what is read there counts too."""
+        return _RecordingDict(copy.deepcopy(self.plain(), memo), self._reads, self._path)
 
     def plain(self) -> dict[str, Any]:
         return {str.__str__(name): value for name, value in super().items()}

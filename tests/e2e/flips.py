@@ -32,7 +32,10 @@ class Flip:
     def __str__(self) -> str:
         return ", ".join(f"{key}={value!r}" for key, value in self.changes.items())
 
-    def apply(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def apply(self, config: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+        """The config with the changes, made in its inner object of that key if one is given."""
+        if section:
+            return {**config, section: self.apply(config[section])}
         changed = {**config, **self.changes}
         return {key: value for key, value in changed.items() if value is not ABSENT}
 
@@ -70,6 +73,8 @@ def other_values(value: Any) -> list[Any]:
         return [value * 1000, value * 0.001, 1, 0.0, -value, str(value), True]
     if isinstance(value, str):
         return ["other", value.upper(), 1]
+    if isinstance(value, dict):
+        return []  # listed
     if value is None:
         return [True, False, 0, 1, 0.5, "yes", {"a": 1}, [1, 2], []]
     raise TypeError(f"no flips are known for {value!r}; list some for its key")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 
+from tests.e2e import flips, vision
 from tests.e2e.sparse_flips import SPARSE_FLIPS
 
 VOCABULARY = 512
@@ -54,6 +55,11 @@ _VLLM_ONLY = {
 }
 
 
+def _other_name(key: str, written: str) -> dict[str, tuple[Any, ...]]:
+    """Flips of a key that transformers takes for one that it writes, beside it and in its place."""
+    return {key: (4, 16, {key: 4, written: flips.ABSENT}, {key: 6, written: flips.ABSENT})}
+
+
 @dataclass(frozen=True)
 class TinyModel:
     """A config class with the keys that make it this architecture's ordinary case.
@@ -70,6 +76,8 @@ class TinyModel:
         unwritten: Keys of the config class that a published config.json does not have.
         like: Another architecture; keys that both specs have the same rules for are flipped to fewer values here.
         left_out: A flip -> why it is not judged.
+        section: Key of the inner object that holds ``keys``, for a config that has one.
+        outer: Keys of the object around it.
         vllm_only: Part of a flip's name -> why it is compared with vLLM's module and not with transformers.
     """
 
@@ -83,6 +91,8 @@ class TinyModel:
     unwritten: tuple[str, ...] = ()
     like: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)
+    section: str = ""
+    outer: dict[str, Any] = field(default_factory=dict)
     vllm_only: dict[str, str] = field(default_factory=lambda: _VLLM_ONLY)
 
     @property
@@ -92,7 +102,10 @@ class TinyModel:
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
         own_model_types()
-        return getattr(transformers, self.config_class)(**{**_DIMS, **self.keys, **overrides})
+        keys = {**_DIMS, **self.keys, **overrides}
+        return getattr(transformers, self.config_class)(
+            **({self.section: keys, **self.outer} if self.section else keys)
+        )
 
 
 # What vLLM's CPU back end does to latent attention on its own, and as many tokens of cache as everywhere.
@@ -134,6 +147,17 @@ _UNWRITTEN = ("mlp_layer_types", "layer_types", "head_dim", "qk_head_dim")
 
 # Defaults are compared with the classes' own in the unit tests.
 _MANY_LAYERS = {"num_hidden_layers=absent": "of 61 or 78 layers, over which fp32 rounding adds up"}
+
+_VL: dict[str, Any] = {
+    "section": "text_config",
+    "outer": vision.outer((0, 3)),
+    "flips": {**vision.FLIPS, **_other_name("num_experts", "num_local_experts")},
+    "vllm_only": {**_VLLM_ONLY, **vision.VLLM_ONLY},
+}
+_MROPE_SCALED = {
+    "rope_parameters": {**_YARN, "mrope_section": [12, 10, 10], "mrope_interleaved": True},
+    "max_position_embeddings": 4 * ORIGINAL,
+}
 
 ARCHITECTURES = {
     "LlamaForCausalLM": TinyModel(
@@ -202,6 +226,7 @@ ARCHITECTURES = {
             "head_dim=None": "transformers' Qwen2Moe computes with the null",
             "sliding_window=None": "transformers makes masks for a window even if no layer has one",
         },
+        like="Qwen2ForCausalLM",
     ),
     "Qwen3MoeForCausalLM": TinyModel(
         "Qwen3MoeConfig",
@@ -220,6 +245,8 @@ ARCHITECTURES = {
             "head_dim=None": "transformers' Qwen3Moe computes with the null",
             "sliding_window=0": "to transformers a window of nothing, to vLLM none",
         },
+        flips=_other_name("num_experts", "num_local_experts"),
+        like="Qwen3ForCausalLM",
     ),
     "DeepseekV3ForCausalLM": TinyModel(
         "DeepseekV3Config",
@@ -276,6 +303,8 @@ ARCHITECTURES = {
             "first_k_dense_replace": 1,
         },
         scaled={"rope_parameters": {**_YARN, "partial_rotary_factor": 0.5}, "max_position_embeddings": 4 * ORIGINAL},
+        flips=_other_name("num_local_experts", "n_routed_experts"),
+        like="Qwen3ForCausalLM",
     ),
     "MiniMaxM2ForCausalLM": TinyModel(
         "MiniMaxM2Config",
@@ -293,6 +322,33 @@ ARCHITECTURES = {
         alone=True,
         scaled={"rope_parameters": {**_YARN, "partial_rotary_factor": 0.5}, "max_position_embeddings": 4 * ORIGINAL},
         vllm_only={**_VLLM_ONLY, "attention_bias=True": "transformers' MiniMax-M2 has no such key"},
+        flips=_other_name("num_experts", "num_local_experts"),
+        like="Qwen3ForCausalLM",
+    ),
+    "Qwen3VLForConditionalGeneration": TinyModel(
+        "Qwen3VLConfig",
+        vision.TEXT,
+        native=False,
+        alone=True,
+        scaled=_MROPE_SCALED,
+        like="Qwen3ForCausalLM",
+        **_VL,
+    ),
+    "Qwen3VLMoeForConditionalGeneration": TinyModel(
+        "Qwen3VLMoeConfig",
+        {
+            **vision.TEXT,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [0],
+        },
+        native=False,
+        alone=True,
+        scaled=_MROPE_SCALED,
+        like="Qwen3VLForConditionalGeneration",
+        **_VL,
     ),
 }
 _MODEL_TYPES = {row.config_class: getattr(transformers, row.config_class).model_type for row in ARCHITECTURES.values()}
@@ -337,6 +393,8 @@ def save_random(
     model = build()
     randomise(model, head)
     model.save_pretrained(folder)
+    if isinstance(model, transformers.Qwen3VLMoeForConditionalGeneration):
+        vision.publish(folder)
     return model
 
 

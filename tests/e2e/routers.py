@@ -15,6 +15,7 @@ from unittest import mock
 
 import torch
 
+from tests.e2e import planes
 from tests.e2e.paged import Request, Workload
 
 # Between the last chosen and the best other expert or group, relative to the largest score.
@@ -24,32 +25,35 @@ MARGIN = 3e-5
 @torch.no_grad()
 def cleared(model: torch.nn.Module, load: Workload, vocabulary: int) -> Workload:
     """The workload with other tokens where ``model``, one of transformers', would decide a near tie."""
-    return dataclasses.replace(load, requests=tuple(_cleared(model, one, vocabulary) for one in load.requests))
+    requests = tuple(_cleared(model, one, index, vocabulary) for index, one in enumerate(load.requests))
+    return dataclasses.replace(load, requests=requests)
 
 
-def _cleared(model: torch.nn.Module, request: Request, vocabulary: int) -> Request:
-    ids, rng = list(request.ids), random.Random(len(request.ids))
+def _cleared(model: torch.nn.Module, request: Request, index: int, vocabulary: int) -> Request:
+    rng = random.Random(index)
     # Attention is causal: a new token leaves the choices before it as they are.
-    for _ in range(len(ids)):
-        near = (margins(model, ids) < MARGIN).nonzero()
+    for _ in range(len(request.ids)):
+        near = (margins(model, request, index) < MARGIN).nonzero()
         if not len(near):
-            return Request(tuple(ids), request.prompt)
+            return request
+        ids = list(request.ids)
         ids[int(near[0])] = rng.randrange(vocabulary)
-    raise AssertionError(f"near ties remain in a request of {len(ids)} tokens")
+        request = dataclasses.replace(request, ids=tuple(ids))
+    raise AssertionError(f"near ties remain in a request of {len(request.ids)} tokens")
 
 
-def margins(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
+def margins(model: torch.nn.Module, request: Request, index: int) -> torch.Tensor:
     """For each token the smallest margin of a choice over all layers, [T]; 1 where nothing is chosen."""
-    seen: list[torch.Tensor] = [torch.ones(len(ids))]
+    seen: list[torch.Tensor] = [torch.ones(len(request.ids))]
 
     def note(scores: torch.Tensor, k: int) -> None:
-        if scores.dim() == 2 and len(scores) == len(ids) and k < scores.shape[1]:
+        if scores.dim() == 2 and len(scores) == len(request.ids) and k < scores.shape[1]:
             rows = scores.sort(dim=-1, descending=True).values
             # Experts outside the chosen groups score -inf: that is far enough.
             seen.append(((rows[:, k - 1] - rows[:, k]) / rows[:, 0].abs()).clamp(max=1.0))
 
     with _watching(note):
-        model(input_ids=torch.tensor([ids]), use_cache=False)
+        planes.transformers_logits(model, request, index)
     return torch.stack(seen).amin(0)
 
 
