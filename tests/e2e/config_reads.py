@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import transformers
 from transformers import configuration_utils
+from vllm.config import VllmConfig
 
 # The base class's own work (to_dict, comparing, printing) touches every key and says nothing about the module.
 _GENERIC_CODE = configuration_utils.__file__
@@ -34,13 +36,30 @@ class ConfigReads:
 
     def __init__(self) -> None:
         self._read: dict[str, set[str]] = {}
+        self._paused = False
 
     def of(self, path: str = "") -> frozenset[str]:
         """Keys asked for in one object."""
         return frozenset(self._read.get(path, ()))
 
     def note(self, path: str, key: str) -> None:
-        self._read.setdefault(path, set()).add(key)
+        if not self._paused:
+            self._read.setdefault(path, set()).add(key)
+
+    @contextmanager
+    def _inner_configs(self) -> Iterator[None]:
+        """Leave out what the engine's configuration looks at when vLLM makes another one for a module inside."""
+        make = VllmConfig.with_hf_config
+
+        def quietly(config: VllmConfig, *args: Any, **kwargs: Any) -> VllmConfig:
+            self._paused = True
+            try:
+                return make(config, *args, **kwargs)
+            finally:
+                self._paused = False
+
+        with mock.patch.object(VllmConfig, "with_hf_config", quietly):
+            yield
 
     @contextmanager
     def watch(self, config: transformers.PreTrainedConfig) -> Iterator[None]:
@@ -52,7 +71,8 @@ class ConfigReads:
             for path, one in watched:
                 self._watch_dictionaries(path, one)
                 one.__class__ = _recording_class(type(one), self, path)
-            yield
+            with self._inner_configs():
+                yield
         finally:
             for (_, one), original in zip(watched, classes, strict=True):
                 one.__class__ = original

@@ -60,6 +60,13 @@ def _other_name(key: str, written: str) -> dict[str, tuple[Any, ...]]:
     return {key: (4, 16, {key: 4, written: flips.ABSENT}, {key: 6, written: flips.ABSENT})}
 
 
+# For models that rotate half of each head.
+_WHOLE_HEADS = {
+    key: ({"rope_parameters": flips.ABSENT, key: 1.0},)
+    for key in ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
+}
+
+
 @dataclass(frozen=True)
 class TinyModel:
     """A config class with the keys that make it this architecture's ordinary case.
@@ -303,7 +310,7 @@ ARCHITECTURES = {
             "first_k_dense_replace": 1,
         },
         scaled={"rope_parameters": {**_YARN, "partial_rotary_factor": 0.5}, "max_position_embeddings": 4 * ORIGINAL},
-        flips=_other_name("num_local_experts", "n_routed_experts"),
+        flips={**_WHOLE_HEADS, **_other_name("num_local_experts", "n_routed_experts")},
         like="Qwen3ForCausalLM",
     ),
     "MiniMaxM2ForCausalLM": TinyModel(
@@ -322,7 +329,7 @@ ARCHITECTURES = {
         alone=True,
         scaled={"rope_parameters": {**_YARN, "partial_rotary_factor": 0.5}, "max_position_embeddings": 4 * ORIGINAL},
         vllm_only={**_VLLM_ONLY, "attention_bias=True": "transformers' MiniMax-M2 has no such key"},
-        flips=_other_name("num_experts", "num_local_experts"),
+        flips={**_WHOLE_HEADS, **_other_name("num_experts", "num_local_experts")},
         like="Qwen3ForCausalLM",
     ),
     "Qwen3VLForConditionalGeneration": TinyModel(

@@ -15,6 +15,7 @@ import transformers
 
 from arch_registry import HfConfig, Limits, ParallelShape, builtin_registry, plan_model
 from arch_registry.head_fields import Rope
+from arch_registry.mrope_reader import KEYS as MROPE_KEYS
 from tests.e2e import models, modules, paged, paths
 from tests.e2e.config_reads import ConfigReads
 from tests.e2e.conftest import add_line
@@ -34,6 +35,12 @@ DEFAULTS = ("default", "default_theta", "config_class")
 UNNOTICED = {
     "max_position_embeddings": "the length of the rotary table, which a plain rope does not depend on",
 }
+# The same in some architectures, whose classes fill in partial_rotary_factor: it counts before older names.
+FILLED_IN = [
+    (name, key)
+    for name in ("Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM")
+    for key in ("rotary_pct", "rotary_emb_fraction")
+]
 
 
 def sections(architecture):
@@ -95,6 +102,7 @@ def test_the_reader_of_ropes_knows_every_parameter_that_the_module_reads(tmp_pat
     known = {"rope_type", "rope_theta", "partial_rotary_factor", *family.refused, *kind.refused, *kind.required}
     known |= {*kind.optional, *kind.switches, *kind.kept_on, *kind.counts}
     known |= {"original_max_position_embeddings"} if kind.original else set()
+    known |= set(MROPE_KEYS) if family.mrope else set()
     assert asked <= known
 
 
@@ -150,7 +158,8 @@ def without_defaults(rule):
 def test_a_flip_is_refused_or_computed(tmp_path, verdicts, architecture, section, key):
     row, base = ARCHITECTURES[architecture], config_json(architecture)
     noticed, kinds = False, Counter()
-    tried = flips([key], inside(base, section), row.flips, usual(architecture, section, key))
+    few = usual(architecture, section, key)
+    tried = flips([key], inside(base, section), row.flips, few)
     for number, flip in enumerate(tried):
         if str(flip) in row.left_out:
             continue
@@ -164,8 +173,10 @@ def test_a_flip_is_refused_or_computed(tmp_path, verdicts, architecture, section
         kinds[verdict.oracle or verdict.kind] += 1
         verdicts[architecture].append(verdict)
         noticed |= verdict.kind == "refused" or (verdict.kind == "served" and not is_small(verdict.effect))
-    assert kinds["failed"] < kinds.total(), "nothing was judged"
-    assert noticed or key in UNNOTICED, "no flip can be told from the unchanged config"
+    assert few or kinds["failed"] < kinds.total(), "nothing was judged"
+    assert few or noticed or key in UNNOTICED or (architecture, key) in FILLED_IN, (
+        "no flip can be told from the unchanged config"
+    )
 
 
 def is_small(effect):

@@ -162,3 +162,36 @@ def test_a_planted_fault_shows(scaled, work, expected, architecture, fault):
     faulty = fault(scaled(architecture)[1])
     error = paths.largest_error(xlite_logits(faulty, work(architecture)), expected(architecture))
     assert error > 10 * BOUND
+
+
+# What the runtime is told, each with another value.
+SETTINGS = [
+    ("Qwen2MoeForCausalLM", {"norm_topk_prob": True}),
+    ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}),
+    ("Qwen3VLMoeForConditionalGeneration", {"norm_topk_prob": False}),
+    ("Qwen3VLForConditionalGeneration", {"mrope_interleaved": False}),
+    ("Glm4MoeForCausalLM", {"n_limited_groups": 4}),
+    ("Glm4MoeForCausalLM", {"n_expert_groups": 2, "n_limited_groups": 1}),
+    ("Glm4MoeForCausalLM", {"route_scale": 1.0}),
+    ("Glm4MoeForCausalLM", {"norm_topk_prob": False}),
+    ("MiniMaxM2ForCausalLM", {"norm_topk_prob": False}),
+    ("MiniMaxM2ForCausalLM", {"scoring_func": "ScoringFuncSoftmax"}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "changes"), SETTINGS)
+def test_a_wrong_setting_shows(scaled, work, expected, architecture, changes):
+    loaded = scaled(architecture)[1]
+    config = {**loaded.plan.runtime_config, **changes}
+    assert config != loaded.plan.runtime_config
+    wrong = dataclasses.replace(loaded, plan=dataclasses.replace(loaded.plan, runtime_config=config))
+    assert paths.largest_error(xlite_logits(wrong, work(architecture)), expected(architecture)) > 10 * BOUND
+
+
+@pytest.mark.parametrize("architecture", ["Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM"])
+def test_corrections_of_scores_decide(scaled, work, expected, architecture):
+    loaded = scaled(architecture)[1]
+    none = [torch.zeros_like(bias) for bias in loaded.weights.slots["gate_bias"]]
+    slots = {**loaded.weights.slots, "gate_bias": none}
+    wrong = dataclasses.replace(loaded, weights=dataclasses.replace(loaded.weights, slots=slots))
+    assert paths.largest_error(xlite_logits(wrong, work(architecture)), expected(architecture)) > 10 * BOUND
