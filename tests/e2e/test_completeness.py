@@ -37,8 +37,8 @@ UNNOTICED = {
 }
 # The same in some architectures, whose classes fill in partial_rotary_factor: it counts before older names.
 FILLED_IN = [
-    (name, key)
-    for name in ("Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM")
+    (architecture, key)
+    for architecture in ("Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM")
     for key in ("rotary_pct", "rotary_emb_fraction")
 ]
 

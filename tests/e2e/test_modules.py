@@ -175,7 +175,6 @@ SETTINGS = [
     ("Glm4MoeForCausalLM", {"route_scale": 1.0}),
     ("Glm4MoeForCausalLM", {"norm_topk_prob": False}),
     ("MiniMaxM2ForCausalLM", {"norm_topk_prob": False}),
-    ("MiniMaxM2ForCausalLM", {"scoring_func": "ScoringFuncSoftmax"}),
 ]
 
 
