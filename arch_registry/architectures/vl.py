@@ -40,6 +40,7 @@ OUTER_INERT = (
         "ids of the tokens that stand for images and videos: vLLM replaces their embeddings before the decoder runs",
         ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
     ),
+    Inert("vLLM reads it here for the norms of the vision part", ("rms_norm_eps",)),
 )
 OUTER_REFUSALS = (
     Off(("is_encoder_decoder",), FindingCode.ATTENTION_MASK, f"Only decoders are served. {dense.NATIVELY}"),

@@ -6,15 +6,18 @@ copies and assignments go on working. Dictionaries in it (``rope_parameters``) a
 
 from __future__ import annotations
 
+import copy
 import dis
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import transformers
 from transformers import configuration_utils
+from vllm.config import VllmConfig
 
 # The base class's own work (to_dict, comparing, printing) touches every key and says nothing about the module.
 _GENERIC_CODE = configuration_utils.__file__
@@ -33,13 +36,30 @@ class ConfigReads:
 
     def __init__(self) -> None:
         self._read: dict[str, set[str]] = {}
+        self._paused = False
 
     def of(self, path: str = "") -> frozenset[str]:
         """Keys asked for in one object."""
         return frozenset(self._read.get(path, ()))
 
     def note(self, path: str, key: str) -> None:
-        self._read.setdefault(path, set()).add(key)
+        if not self._paused:
+            self._read.setdefault(path, set()).add(key)
+
+    @contextmanager
+    def _inner_configs(self) -> Iterator[None]:
+        """Leave out what the engine's configuration looks at when vLLM makes another one for a module inside."""
+        make = VllmConfig.with_hf_config
+
+        def quietly(config: VllmConfig, *args: Any, **kwargs: Any) -> VllmConfig:
+            self._paused = True
+            try:
+                return make(config, *args, **kwargs)
+            finally:
+                self._paused = False
+
+        with mock.patch.object(VllmConfig, "with_hf_config", quietly):
+            yield
 
     @contextmanager
     def watch(self, config: transformers.PreTrainedConfig) -> Iterator[None]:
@@ -51,7 +71,8 @@ class ConfigReads:
             for path, one in watched:
                 self._watch_dictionaries(path, one)
                 one.__class__ = _recording_class(type(one), self, path)
-            yield
+            with self._inner_configs():
+                yield
         finally:
             for (_, one), original in zip(watched, classes, strict=True):
                 one.__class__ = original
@@ -122,6 +143,9 @@ class _Key(str):
 
     __hash__ = str.__hash__
 
+    def __deepcopy__(self, memo: Any) -> _Key:
+        return self
+
 
 def _compares(frame: FrameType) -> bool:
     """Whether code compares; a call with ``**parameters`` does so too, with the names of the function's arguments."""
@@ -153,6 +177,10 @@ class _RecordingDict(dict[str, Any]):
     def __contains__(self, name: object) -> bool:
         self._note(name)
         return super().__contains__(name)
+
+    def __deepcopy__(self, memo: Any) -> _RecordingDict:
+        """Of a config that vLLM copies for a module inside: what is read there counts too."""
+        return _RecordingDict(copy.deepcopy(self.plain(), memo), self._reads, self._path)
 
     def plain(self) -> dict[str, Any]:
         return {str.__str__(name): value for name, value in super().items()}

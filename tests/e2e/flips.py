@@ -32,7 +32,10 @@ class Flip:
     def __str__(self) -> str:
         return ", ".join(f"{key}={value!r}" for key, value in self.changes.items())
 
-    def apply(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def apply(self, config: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+        """The config with the changes, made in its inner object of that key if one is given."""
+        if section:
+            return {**config, section: self.apply(config[section])}
         changed = {**config, **self.changes}
         return {key: value for key, value in changed.items() if value is not ABSENT}
 
@@ -70,6 +73,8 @@ def other_values(value: Any) -> list[Any]:
         return [value * 1000, value * 0.001, 1, 0.0, -value, str(value), True]
     if isinstance(value, str):
         return ["other", value.upper(), 1]
+    if isinstance(value, dict):
+        return []  # listed
     if value is None:
         return [True, False, 0, 1, 0.5, "yes", {"a": 1}, [1, 2], []]
     raise TypeError(f"no flips are known for {value!r}; list some for its key")
@@ -190,6 +195,13 @@ LISTED: Mapping[str, tuple[Any, ...]] = {
         [],
         "full_attention",
     ),
+    "mlp_only_layers": ([], [0], [1], [0, 1], [5], [-1], [-2], ["0"], [False], [0.0], 0, "0"),
+    "decoder_sparse_step": (
+        *(1, 2, 3, 0, -1, 1.0, "1", True),
+        {"decoder_sparse_step": 2, "mlp_only_layers": []},
+        {"decoder_sparse_step": 3, "mlp_only_layers": [], "num_hidden_layers": 3, "layer_types": ABSENT},
+    ),
+    "attn_type_list": ([1, 1], [1, 0], [0, 0], [1], [1, 1, 1], [True, True], ["1", "1"], [], 1),
     "max_position_embeddings": (
         *(64, 128, 4096, 0, -1, 2048.0, "2048"),
         {"max_position_embeddings": ORIGINAL, "rope_parameters": _rope("linear", factor=4.0)},

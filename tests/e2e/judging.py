@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 import transformers
-from safetensors.torch import load_file
 
 from arch_registry import UnsupportedModelError
-from tests.e2e import models, modules, paged, paths, sparse
+from tests.e2e import models, modules, paged, paths, routers, sparse, vision
 from xlite_adapter.errors import WeightBindingError
 
 T = TypeVar("T")
@@ -73,7 +72,8 @@ def transformers_model(folder: Path, architecture: str) -> torch.nn.Module | Non
 def _build(folder: Path, architecture: str) -> transformers.PreTrainedModel:
     if architecture in sparse.ARCHITECTURES:
         return sparse.reference(sparse.reference_config(json.loads((folder / "config.json").read_text())))
-    model = getattr(transformers, architecture)(transformers.AutoConfig.from_pretrained(folder))
+    config = vision.as_vllm(transformers.AutoConfig.from_pretrained(folder))
+    model: transformers.PreTrainedModel = getattr(transformers, architecture)(config)
     # Its products of all experts at once take aligned sizes only.
     model.set_experts_implementation("eager")
     return model
@@ -106,16 +106,20 @@ def judge(folder: Path, architecture: str, config: Mapping[str, Any], base: Mapp
     load = paged.workload(LENGTHS, vocabulary, CHUNK, loaded.block_size)
     if loaded.plan.attention == "dsa" and theirs is not None:
         load = sparse.cleared(theirs, load, vocabulary)
+    elif "n_routed_experts" in loaded.plan.runtime_config and theirs is not None:
+        load = _attempt(routers.cleared, theirs, load, vocabulary) or load
     ours = paths.logits(loaded, paths.states(paths.XlitePath(loaded, load), load))
     expected = None if theirs is None else _attempt(paths.transformers_logits, theirs, load)
     from_transformers = math.nan if expected is None else paths.largest_error(ours, expected)
-    native = models.ARCHITECTURES[architecture].native and not _rotates_wrongly(loaded)
-    from_vllm = _error_from_vllm(loaded, load, ours) if native else 0.0
+    runs = models.ARCHITECTURES[architecture].runs and not _rotates_wrongly(loaded)
+    from_vllm = _error_from_vllm(loaded, load, ours) if runs else 0.0
     if not from_transformers <= BOUND or not from_vllm <= BOUND:
         # transformers has no such model, or vLLM computes another one: its answer is what the user gets without us.
-        oracle = "vLLM" if native else "transformers"
+        oracle = "vLLM" if runs else "transformers"
         return Verdict("served", "", oracle, from_vllm if oracle == "vLLM" else from_transformers)
-    effect = None if base is None or expected is None else _effect(folder, architecture, base, load, expected)
+    effect = None
+    if base is not None and theirs is not None and expected is not None:
+        effect = _effect(folder, architecture, base, theirs, load, expected)
     return Verdict("served", "", "transformers", from_transformers, effect)
 
 
@@ -137,11 +141,22 @@ def _attempt(function: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
 
 
 def _effect(
-    folder: Path, architecture: str, base: Mapping[str, Any], load: paged.Workload, changed: list[torch.Tensor]
+    folder: Path,
+    architecture: str,
+    base: Mapping[str, Any],
+    theirs: torch.nn.Module,
+    load: paged.Workload,
+    changed: list[torch.Tensor],
 ) -> float | None:
-    weights = load_file(folder / "model.safetensors")
+    """Of the change on the logits of ``theirs``, whose weights the unchanged model is given."""
     write_config(folder, base)
     model = _build(folder, architecture).eval()
-    if _attempt(model.load_state_dict, weights, strict=False) is None:
+    if _attempt(model.load_state_dict, _own_weights(theirs), strict=False) is None:
         return None
     return _attempt(paths.largest_error, paths.transformers_logits(model, load), changed)
+
+
+def _own_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """As in a checkpoint: a tied head is not among them."""
+    named = {tensor.data_ptr(): name for name, tensor in reversed(model.state_dict().items())}
+    return {name: tensor for name, tensor in model.state_dict().items() if named[tensor.data_ptr()] == name}

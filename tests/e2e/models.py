@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 
+from tests.e2e import flips, vision
 from tests.e2e.sparse_flips import SPARSE_FLIPS
 
 VOCABULARY = 512
@@ -54,6 +55,18 @@ _VLLM_ONLY = {
 }
 
 
+def _other_name(key: str, written: str) -> dict[str, tuple[Any, ...]]:
+    """Flips of a key that transformers takes for one that it writes, beside it and in its place."""
+    return {key: (4, 16, {key: 4, written: flips.ABSENT}, {key: 6, written: flips.ABSENT})}
+
+
+# For models that rotate half of each head.
+_WHOLE_HEADS = {
+    key: ({"rope_parameters": flips.ABSENT, key: 1.0},)
+    for key in ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
+}
+
+
 @dataclass(frozen=True)
 class TinyModel:
     """A config class with the keys that make it this architecture's ordinary case.
@@ -63,12 +76,15 @@ class TinyModel:
         keys: What differs from its defaults and from the dims that all tiny models share.
         settings: Engine settings that it needs in place of the usual ones.
         native: Whether vLLM can run it on the CPU, where there must be stock tokens to compare with.
+        alone: Whether its module can be run there without the engine, if not natively.
         scaled: Keys of a variant whose rope is scaled from ``ORIGINAL`` positions; None leaves the row out of the tests
             of modules and of completeness.
         flips: Values to try beyond those of ``flips.LISTED``, by key.
         unwritten: Keys of the config class that a published config.json does not have.
         like: Another architecture; keys that both specs have the same rules for are flipped to fewer values here.
         left_out: A flip -> why it is not judged.
+        section: Key of the inner object that holds ``keys``, for a config that has one.
+        outer: Keys of the object around it.
         vllm_only: Part of a flip's name -> why it is compared with vLLM's module and not with transformers.
     """
 
@@ -76,16 +92,27 @@ class TinyModel:
     keys: dict[str, Any]
     settings: dict[str, Any] = field(default_factory=dict)
     native: bool = True
+    alone: bool = False
     scaled: dict[str, Any] | None = None
     flips: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     unwritten: tuple[str, ...] = ()
     like: str | None = None
     left_out: dict[str, str] = field(default_factory=dict)
+    section: str = ""
+    outer: dict[str, Any] = field(default_factory=dict)
     vllm_only: dict[str, str] = field(default_factory=lambda: _VLLM_ONLY)
+
+    @property
+    def runs(self) -> bool:
+        """Whether vLLM's own module is there to compare with."""
+        return self.native or self.alone
 
     def config(self, **overrides: Any) -> transformers.PreTrainedConfig:
         own_model_types()
-        return getattr(transformers, self.config_class)(**{**_DIMS, **self.keys, **overrides})
+        keys = {**_DIMS, **self.keys, **overrides}
+        return getattr(transformers, self.config_class)(
+            **({self.section: keys, **self.outer} if self.section else keys)
+        )
 
 
 # What vLLM's CPU back end does to latent attention on its own, and as many tokens of cache as everywhere.
@@ -127,6 +154,17 @@ _UNWRITTEN = ("mlp_layer_types", "layer_types", "head_dim", "qk_head_dim")
 
 # Defaults are compared with the classes' own in the unit tests.
 _MANY_LAYERS = {"num_hidden_layers=absent": "of 61 or 78 layers, over which fp32 rounding adds up"}
+
+_VL: dict[str, Any] = {
+    "section": "text_config",
+    "outer": vision.outer((0, 3)),
+    "flips": {**vision.FLIPS, **_other_name("num_experts", "num_local_experts")},
+    "vllm_only": {**_VLLM_ONLY, **vision.VLLM_ONLY},
+}
+_MROPE_SCALED = {
+    "rope_parameters": {**_YARN, "mrope_section": [12, 10, 10], "mrope_interleaved": True},
+    "max_position_embeddings": 4 * ORIGINAL,
+}
 
 ARCHITECTURES = {
     "LlamaForCausalLM": TinyModel(
@@ -189,6 +227,13 @@ ARCHITECTURES = {
             "shared_expert_intermediate_size": 192,
             "mlp_only_layers": [0],
         },
+        scaled={"rope_parameters": _YARN, "max_position_embeddings": 4 * ORIGINAL},
+        vllm_only={
+            **_VLLM_ONLY,
+            "head_dim=None": "transformers' Qwen2Moe computes with the null",
+            "sliding_window=None": "transformers makes masks for a window even if no layer has one",
+        },
+        like="Qwen2ForCausalLM",
     ),
     "Qwen3MoeForCausalLM": TinyModel(
         "Qwen3MoeConfig",
@@ -200,6 +245,15 @@ ARCHITECTURES = {
             "norm_topk_prob": True,
             "mlp_only_layers": [0],
         },
+        scaled={"rope_parameters": _YARN, "max_position_embeddings": 4 * ORIGINAL},
+        vllm_only={
+            **_VLLM_ONLY,
+            "attention_bias=True": "transformers biases the output projection too, vLLM does not",
+            "head_dim=None": "transformers' Qwen3Moe computes with the null",
+            "sliding_window=0": "to transformers a window of nothing, to vLLM none",
+        },
+        flips=_other_name("num_experts", "num_local_experts"),
+        like="Qwen3ForCausalLM",
     ),
     "DeepseekV3ForCausalLM": TinyModel(
         "DeepseekV3Config",
@@ -255,6 +309,9 @@ ARCHITECTURES = {
             "routed_scaling_factor": 1.5,
             "first_k_dense_replace": 1,
         },
+        scaled={"rope_parameters": {**_YARN, "partial_rotary_factor": 0.5}, "max_position_embeddings": 4 * ORIGINAL},
+        flips={**_WHOLE_HEADS, **_other_name("num_local_experts", "n_routed_experts")},
+        like="Qwen3ForCausalLM",
     ),
     "MiniMaxM2ForCausalLM": TinyModel(
         "MiniMaxM2Config",
@@ -269,6 +326,36 @@ ARCHITECTURES = {
             "num_mtp_modules": 1,
         },
         native=False,
+        alone=True,
+        scaled={"rope_parameters": {**_YARN, "partial_rotary_factor": 0.5}, "max_position_embeddings": 4 * ORIGINAL},
+        vllm_only={**_VLLM_ONLY, "attention_bias=True": "transformers' MiniMax-M2 has no such key"},
+        flips={**_WHOLE_HEADS, **_other_name("num_experts", "num_local_experts")},
+        like="Qwen3ForCausalLM",
+    ),
+    "Qwen3VLForConditionalGeneration": TinyModel(
+        "Qwen3VLConfig",
+        vision.TEXT,
+        native=False,
+        alone=True,
+        scaled=_MROPE_SCALED,
+        like="Qwen3ForCausalLM",
+        **_VL,
+    ),
+    "Qwen3VLMoeForConditionalGeneration": TinyModel(
+        "Qwen3VLMoeConfig",
+        {
+            **vision.TEXT,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [0],
+        },
+        native=False,
+        alone=True,
+        scaled=_MROPE_SCALED,
+        like="Qwen3VLForConditionalGeneration",
+        **_VL,
     ),
 }
 _MODEL_TYPES = {row.config_class: getattr(transformers, row.config_class).model_type for row in ARCHITECTURES.values()}
@@ -313,6 +400,8 @@ def save_random(
     model = build()
     randomise(model, head)
     model.save_pretrained(folder)
+    if isinstance(model, transformers.Qwen3VLMoeForConditionalGeneration):
+        vision.publish(folder)
     return model
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from arch_registry import Registry, RuntimePlan, load_registry
-from tests.e2e import engines, models, sparse
+from tests.e2e import engines, models, sparse, vision
 from xlite_adapter.weights import BoundWeights
 
 SETTINGS: dict[str, Any] = {
@@ -64,6 +65,8 @@ def engine_config(folder: Path, **settings: Any) -> Any:
 
     _register_loader()
     models.own_model_types()
+    if "vision_config" in json.loads((folder / "config.json").read_text()):
+        vision.register()
     # Looking through all installed packages takes longer than all the rest.
     with replaced(plugin, "load_registry", registry):
         return EngineArgs(model=str(folder), **{**SETTINGS, **settings}).create_engine_config()

@@ -6,12 +6,12 @@ Legend: T tokens, B requests, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from arch_registry import RuntimePlan
+from tests.e2e import planes, routers
 from tests.e2e.modules import Loaded
 from tests.e2e.paged import PagedBatch, Workload
 from xlite_adapter.build import BuiltModel, TableShape, build_model
@@ -48,12 +48,17 @@ class XlitePath:
 
     def __init__(self, loaded: Loaded, load: Workload, version: int = 2) -> None:
         self.built = _build(loaded, load)
+        self._module = loaded.module
         self._version = version
         self._caches = CACHES[loaded.plan.attention](loaded.plan, load)
         self._forward = XliteForward(self.built)
         self._forward.bind_kv_caches(self._caches)
 
     def __call__(self, batch: PagedBatch) -> torch.Tensor:
+        mrope, levels = self.built.mrope, self.built.deepstack_levels
+        if mrope or levels:
+            # Where there are planes the worker's own forward makes version 1 metadata.
+            return self._forward(planes.tensors(self._module, batch, mrope, levels), batch.facts)
         if self._version == 2:
             return self._forward(batch.tensors, batch.facts)
         return self._forward_v1(batch)
@@ -126,6 +131,7 @@ class VllmPath:
         from vllm.v1.kv_cache_interface import compute_layer_kv_cache_shape_bytes
 
         self._loaded = loaded
+        routers.one_group(loaded.module)
         layers = loaded.vllm_config.compilation_config.static_forward_context  # experts are among them
         self._layers = {name: layers[name] for name in loaded.plan.layer_names}
         for layer in self._layers.values():
@@ -149,6 +155,8 @@ class VllmPath:
             set_current_vllm_config(config),
             set_forward_context(metadata, config, num_tokens=batch.facts.tokens, slot_mapping=slots),
         ):
+            if "deepstack_num_level" in self._loaded.plan.runtime_config:
+                return planes.vllm_forward(self._loaded.module, batch)
             hidden: torch.Tensor = self._loaded.module(tensors.input_ids, tensors.positions, None, None)
         return hidden
 
@@ -174,8 +182,7 @@ def _common_metadata(batch: PagedBatch) -> Any:
 @torch.no_grad()
 def transformers_logits(model: torch.nn.Module, load: Workload) -> list[torch.Tensor]:
     """Logits of transformers' own model, each request at once and without a cache: [length, V] each."""
-    forward = partial(model, use_cache=False)
-    return [forward(input_ids=torch.tensor([request.ids])).logits[0].float() for request in load.requests]
+    return [planes.transformers_logits(model, request, index).float() for index, request in enumerate(load.requests)]
 
 
 def largest_error(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:

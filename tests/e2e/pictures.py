@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from tests.e2e.multimodal import END, IMAGE, MERGE, PATCH, START, VOCABULARY
+from tests.e2e.multimodal import MERGE, VOCABULARY
+from tests.e2e.vision import END, IMAGE, PATCH, START
 
 
 @dataclass

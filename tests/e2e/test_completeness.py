@@ -6,6 +6,7 @@ are those of transformers, or of vLLM's own module where transformers has no suc
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 
 import pytest
@@ -14,10 +15,11 @@ import transformers
 
 from arch_registry import HfConfig, Limits, ParallelShape, builtin_registry, plan_model
 from arch_registry.head_fields import Rope
+from arch_registry.mrope_reader import KEYS as MROPE_KEYS
 from tests.e2e import models, modules, paged, paths
 from tests.e2e.config_reads import ConfigReads
 from tests.e2e.conftest import add_line
-from tests.e2e.flips import ABSENT, ROPE_KEYS, ROPES, flips
+from tests.e2e.flips import ABSENT, ROPE_KEYS, ROPES, Flip, flips
 from tests.e2e.judging import BOUND, CHUNK, LENGTHS, judge, write_config
 from tests.e2e.models import ARCHITECTURES, MODULES, SMALL_HEAD, config_json
 
@@ -26,34 +28,58 @@ SPECS = {architecture: builtin_registry().get(architecture) for architecture in 
 # The planner itself reads them, for every spec.
 PLANNER_KEYS = {"architectures", "model_type"}
 
+# Of rules: what an absent key stands for, which changes nothing else.
+DEFAULTS = ("default", "default_theta", "config_class")
+
 # Keys whose flips neither refuse the model nor move a logit.
 UNNOTICED = {
     "max_position_embeddings": "the length of the rotary table, which a plain rope does not depend on",
 }
+# The same in some architectures, whose classes fill in partial_rotary_factor: it counts before older names.
+FILLED_IN = [
+    (architecture, key)
+    for architecture in ("Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM")
+    for key in ("rotary_pct", "rotary_emb_fraction")
+]
 
 
-def text_path(config):
-    """Where the keys of the language model are; specs are about those."""
-    return "" if config.get_text_config() is config else "text_config"
+def sections(architecture):
+    """Keys of the objects that a config has rules for: "" is the whole, which holds those of the others."""
+    return list(dict.fromkeys(("", ARCHITECTURES[architecture].section)))
+
+
+def keys_of(architecture, section):
+    """Keys that are read in one object, keys that are inert there."""
+    spec, inner = SPECS[architecture], ARCHITECTURES[architecture].section
+    if section == inner:
+        return spec.read_keys(), spec.inert_keys()
+    around = spec.section
+    read = {key for rule in (*around.fields, *around.refusals) for key in rule.keys}
+    return read, around.inert_keys() | {inner}
+
+
+def inside(config, section):
+    return config[section] if section else config
 
 
 def recorded(folder):
-    """What the module of ``folder`` reads while it is built and loaded, and where its text config is."""
+    """What the module of ``folder`` reads while it is built and loaded."""
     reads = ConfigReads()
-    loaded = modules.load(folder, watch=reads.watch)
-    return reads, text_path(loaded.vllm_config.model_config.hf_config)
+    modules.load(folder, watch=reads.watch)
+    return reads
 
 
 @pytest.mark.parametrize("architecture", MODULES)
 def test_the_spec_knows_every_key_that_the_module_reads(tmp_path, report, architecture):
     write_config(tmp_path, config_json(architecture))
-    reads, path = recorded(tmp_path)
-    spec, keys = SPECS[architecture], reads.of(path)
-    report(f"{architecture}: the module reads {', '.join(sorted(keys))}")
-    heads = "num_key_value_heads" if spec.attention == "mha" else "kv_lora_rank"
-    assert {"hidden_size", "rms_norm_eps", "rope_parameters", heads} <= keys, "the recorder is blind"
-    unknown = keys - spec.read_keys() - spec.inert_keys() - PLANNER_KEYS
-    assert unknown == set()
+    reads = recorded(tmp_path)
+    heads = "num_key_value_heads" if SPECS[architecture].attention == "mha" else "kv_lora_rank"
+    text = reads.of(ARCHITECTURES[architecture].section)
+    assert {"hidden_size", "rms_norm_eps", "rope_parameters", heads} <= text, "the recorder is blind"
+    for section in sections(architecture):
+        keys, known = reads.of(section), frozenset().union(*keys_of(architecture, section))
+        report(f"{architecture}: the module reads {', '.join(sorted(keys))}{section and f' in {section}'}")
+        assert keys - known - PLANNER_KEYS == set()
 
 
 def rope_family(architecture):
@@ -70,12 +96,13 @@ def test_the_reader_of_ropes_knows_every_parameter_that_the_module_reads(tmp_pat
     rope = next(rope for rope in ROPES if rope.get("rope_type") == rope_type and set(kind.required) <= set(rope))
     optional = dict.fromkeys(kind.optional, 1.0) | dict.fromkeys(kind.switches, True)
     write_config(tmp_path, config_json(architecture, rope_parameters={**optional, **rope}))
-    reads, path = recorded(tmp_path)
-    asked = reads.of(f"{path}.rope_parameters".lstrip("."))
+    section = ARCHITECTURES[architecture].section
+    asked = recorded(tmp_path).of(f"{section}.rope_parameters".lstrip("."))
     assert {"rope_type", "rope_theta", *kind.required} <= asked, "the recorder is blind"
     known = {"rope_type", "rope_theta", "partial_rotary_factor", *family.refused, *kind.refused, *kind.required}
     known |= {*kind.optional, *kind.switches, *kind.kept_on, *kind.counts}
     known |= {"original_max_position_embeddings"} if kind.original else set()
+    known |= set(MROPE_KEYS) if family.mrope else set()
     assert asked <= known
 
 
@@ -94,35 +121,51 @@ def verdicts(request):
         )
 
 
+def flipped(architecture, section):
+    """Keys to flip in one object."""
+    text = section == ARCHITECTURES[architecture].section
+    return sorted(keys_of(architecture, section)[0] | (ROPE_KEYS if text else frozenset()))
+
+
 FLIPPED = [
-    pytest.param(architecture, key, id=f"{architecture}-{key}")
-    for architecture, spec in SPECS.items()
-    for key in sorted(spec.read_keys() | ROPE_KEYS)
+    pytest.param(architecture, section, key, id="-".join(filter(None, (architecture, section, key))))
+    for architecture in SPECS
+    for section in sections(architecture)
+    for key in flipped(architecture, section)
 ]
 
 
-def same_rules(architecture, other, key):
-    """Whether the spec of another architecture, all of whose flips are judged, has the same rules for the key."""
-    return other is not None and rules(architecture, key) == rules(other, key)
+def usual(architecture, section, key):
+    """How many of the usual values to try: a few where the spec of an architecture that it is like, all of whose flips
+    are judged, has the same rules for the key, but for what an absent one means."""
+    row = ARCHITECTURES[architecture]
+    alike = section == row.section and row.like and rules(architecture, key) == rules(row.like, key)
+    return 2 if alike else None
 
 
 def rules(architecture, key):
+    """The rules that read a key, without their defaults."""
     spec = SPECS[architecture]
-    return [rule for rule in (*spec.fields, *spec.refusals) if key in rule.keys]
+    return [without_defaults(rule) for rule in (*spec.fields, *spec.refusals) if key in rule.keys]
 
 
-@pytest.mark.parametrize(("architecture", "key"), FLIPPED)
-def test_a_flip_is_refused_or_computed(tmp_path, verdicts, architecture, key):
+def without_defaults(rule):
+    values = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
+    return type(rule), {name: value for name, value in values.items() if name not in DEFAULTS}
+
+
+@pytest.mark.parametrize(("architecture", "section", "key"), FLIPPED)
+def test_a_flip_is_refused_or_computed(tmp_path, verdicts, architecture, section, key):
     row, base = ARCHITECTURES[architecture], config_json(architecture)
     noticed, kinds = False, Counter()
-    for number, flip in enumerate(
-        flips([key], base, row.flips, 2 if same_rules(architecture, row.like, key) else None)
-    ):
+    few = usual(architecture, section, key)
+    tried = flips([key], inside(base, section), row.flips, few)
+    for number, flip in enumerate(tried):
         if str(flip) in row.left_out:
             continue
         folder = tmp_path / str(number)
         folder.mkdir()
-        verdict = judge(folder, architecture, flip.apply(base), None if noticed else base)
+        verdict = judge(folder, architecture, flip.apply(base, section), None if noticed else base)
         print(f"{architecture}: {flip}: {verdict}")
         assert not verdict.wrong, f"{flip}: {verdict}"
         if verdict.oracle == "vLLM":
@@ -130,8 +173,10 @@ def test_a_flip_is_refused_or_computed(tmp_path, verdicts, architecture, key):
         kinds[verdict.oracle or verdict.kind] += 1
         verdicts[architecture].append(verdict)
         noticed |= verdict.kind == "refused" or (verdict.kind == "served" and not is_small(verdict.effect))
-    assert kinds["failed"] < kinds.total(), "nothing was judged"
-    assert noticed or key in UNNOTICED, "no flip can be told from the unchanged config"
+    assert few or kinds["failed"] < kinds.total(), "nothing was judged"
+    assert few or noticed or key in UNNOTICED or (architecture, key) in FILLED_IN, (
+        "no flip can be told from the unchanged config"
+    )
 
 
 def is_small(effect):
@@ -166,46 +211,54 @@ def plan_of(architecture, config):
     return plan_model(HfConfig.from_dict(config), builtin_registry(), ParallelShape(), limits)
 
 
+def inert(architecture):
+    """Inert keys, with where they are; but not the key of an object that has rules of its own."""
+    for section in sections(architecture):
+        for key in sorted(keys_of(architecture, section)[1] - {ARCHITECTURES[architecture].section}):
+            yield section, key
+
+
 @pytest.mark.parametrize("architecture", MODULES)
 def test_inert_keys_change_no_plan(architecture):
     base = config_json(architecture)
     plain = plan_of(architecture, base)
     assert plain.plan is not None
-    for key in SPECS[architecture].inert_keys():
-        for value in odd_values(key, base.get(key)):
-            config = {name: other for name, other in {**base, key: value}.items() if other is not ABSENT}
-            assert plan_of(architecture, config) == plain, f"{key}={value!r}"
+    for section, key in inert(architecture):
+        for value in odd_values(key, inside(base, section).get(key)):
+            config = Flip(key, {key: value}).apply(base, section)
+            assert plan_of(architecture, config) == plain, f"{section} {key}={value!r}"
 
 
 @pytest.mark.parametrize("architecture", MODULES)
 def test_inert_keys_change_no_hidden_state(tmp_path, architecture):
     """Of the runtime's part; the scale of logits, for one, is applied by vLLM to the runtime's result."""
-    base = config_json(architecture)
+    base, keys = config_json(architecture), list(inert(architecture))
     models.write_random(
         tmp_path, architecture, ARCHITECTURES[architecture].config(num_hidden_layers=2), head=SMALL_HEAD
     )
     write_config(tmp_path, base)
-    reads, path = recorded(tmp_path)
+    reads = recorded(tmp_path)
     plain = hidden_states(tmp_path)
-    odd = {
-        key: value for key in SPECS[architecture].inert_keys() if (value := accepted(tmp_path, base, key)) is not ABSENT
-    }
-    assert len(odd) > len(SPECS[architecture].inert_keys()) / 2
-    assert odd.keys() >= reads.of(path) & SPECS[architecture].inert_keys()
-    write_config(tmp_path, {**base, **odd})
+    odd = [(at, flip) for at, key in keys if (flip := accepted(tmp_path, base, at, key)) is not None]
+    assert len(odd) > len(keys) / 2
+    assert {(section, key) for section, key in keys if key in reads.of(section)} <= {(at, flip.key) for at, flip in odd}
+    for section, flip in odd:
+        base = flip.apply(base, section)
+    write_config(tmp_path, base)
     assert all(torch.equal(*pair) for pair in zip(hidden_states(tmp_path), plain, strict=True))
 
 
-def accepted(folder, base, key):
-    """An odd value that transformers loads, or ABSENT where it loads none."""
-    for value in odd_values(key, base.get(key)):
-        write_config(folder, {**base, key: value})
+def accepted(folder, base, section, key):
+    """A flip to an odd value that transformers loads; None where it loads none."""
+    for value in odd_values(key, inside(base, section).get(key)):
+        flip = Flip(key, {key: value})
+        write_config(folder, flip.apply(base, section))
         try:
             transformers.AutoConfig.from_pretrained(folder)
         except Exception:
             continue
-        return value
-    return ABSENT
+        return None if value is ABSENT else flip
+    return None
 
 
 def hidden_states(folder):

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from tests.e2e import models, modules, paged, paths, sparse
+from tests.e2e import models, modules, paged, paths, routers, sparse, vision
 from tests.e2e.judging import BOUND
 from tests.e2e.models import ARCHITECTURES, MODULES, ORIGINAL, SMALL_HEAD
 
@@ -45,10 +45,14 @@ def oracle(scaled):
     def get(architecture):
         if architecture not in made:
             folder, loaded = scaled(architecture)
-            model = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
+            config = vision.as_vllm(transformers.AutoConfig.from_pretrained(folder))
+            model = getattr(transformers, architecture).from_pretrained(folder, config=config, dtype=torch.float32)
+            model = model.eval()
             load = paged.workload(LENGTHS, models.VOCABULARY, CHUNK, loaded.block_size)
             if loaded.plan.attention == "dsa":
                 load = sparse.cleared(model, load, models.VOCABULARY)
+            elif "n_routed_experts" in loaded.plan.runtime_config:
+                load = routers.cleared(model, load, models.VOCABULARY)
             made[architecture] = load, paths.transformers_logits(model, load)
         return made[architecture]
 
@@ -71,8 +75,11 @@ def xlite_logits(loaded, load, version=2):
     return paths.logits(loaded, paths.states(paths.XlitePath(loaded, load, version), load))
 
 
-@pytest.mark.parametrize("version", [2, 1])
-@pytest.mark.parametrize("architecture", MODULES)
+# Three positions per token fit version 1 alone.
+VERSIONS = [(name, version) for name in MODULES for version in ((1,) if ARCHITECTURES[name].section else (2, 1))]
+
+
+@pytest.mark.parametrize(("architecture", "version"), VERSIONS)
 def test_logits_are_those_of_transformers(scaled, work, expected, report, architecture, version):
     _, loaded = scaled(architecture)
     theirs = expected(architecture)
@@ -102,7 +109,7 @@ def test_the_runtimes_own_head_gives_the_same_logits(scaled, work, architecture)
     assert paths.largest_error(own, paths.logits(loaded, hidden)) <= BOUND
 
 
-@pytest.mark.parametrize("architecture", [name for name in MODULES if ARCHITECTURES[name].native])
+@pytest.mark.parametrize("architecture", [name for name in MODULES if ARCHITECTURES[name].runs])
 def test_vllms_own_forward_agrees_too(scaled, work, expected, report, architecture):
     """Otherwise it could not stand in for transformers where that has no such model."""
     _, loaded = scaled(architecture)
@@ -155,3 +162,35 @@ def test_a_planted_fault_shows(scaled, work, expected, architecture, fault):
     faulty = fault(scaled(architecture)[1])
     error = paths.largest_error(xlite_logits(faulty, work(architecture)), expected(architecture))
     assert error > 10 * BOUND
+
+
+# What the runtime is told, each with another value.
+SETTINGS = [
+    ("Qwen2MoeForCausalLM", {"norm_topk_prob": True}),
+    ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}),
+    ("Qwen3VLMoeForConditionalGeneration", {"norm_topk_prob": False}),
+    ("Qwen3VLForConditionalGeneration", {"mrope_interleaved": False}),
+    ("Glm4MoeForCausalLM", {"n_limited_groups": 4}),
+    ("Glm4MoeForCausalLM", {"n_expert_groups": 2, "n_limited_groups": 1}),
+    ("Glm4MoeForCausalLM", {"route_scale": 1.0}),
+    ("Glm4MoeForCausalLM", {"norm_topk_prob": False}),
+    ("MiniMaxM2ForCausalLM", {"norm_topk_prob": False}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "changes"), SETTINGS)
+def test_a_wrong_setting_shows(scaled, work, expected, architecture, changes):
+    loaded = scaled(architecture)[1]
+    config = {**loaded.plan.runtime_config, **changes}
+    assert config != loaded.plan.runtime_config
+    wrong = dataclasses.replace(loaded, plan=dataclasses.replace(loaded.plan, runtime_config=config))
+    assert paths.largest_error(xlite_logits(wrong, work(architecture)), expected(architecture)) > 10 * BOUND
+
+
+@pytest.mark.parametrize("architecture", ["Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM"])
+def test_corrections_of_scores_decide(scaled, work, expected, architecture):
+    loaded = scaled(architecture)[1]
+    none = [torch.zeros_like(bias) for bias in loaded.weights.slots["gate_bias"]]
+    slots = {**loaded.weights.slots, "gate_bias": none}
+    wrong = dataclasses.replace(loaded, weights=dataclasses.replace(loaded.weights, slots=slots))
+    assert paths.largest_error(xlite_logits(wrong, work(architecture)), expected(architecture)) > 10 * BOUND

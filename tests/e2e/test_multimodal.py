@@ -16,8 +16,9 @@ from arch_registry import HfConfig
 from arch_registry.rope import MULTIMODAL
 from arch_registry.rope_reader import RopeReader
 from tests.e2e import multimodal
-from tests.e2e.multimodal import ARCHITECTURES, IMAGE
+from tests.e2e.multimodal import ARCHITECTURES
 from tests.e2e.pictures import requests
+from tests.e2e.vision import IMAGE
 from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.errors import RuntimeForwardError
 from xlite_adapter.forward import BatchTensors, XliteForward

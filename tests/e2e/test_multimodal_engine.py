@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e import engines, multimodal
+from tests.e2e import engines, multimodal, vision
 from tests.e2e.multimodal import ARCHITECTURES, VOCABULARY
 from tests.e2e.pictures import make_request, requests
 from xlite_adapter.integrations.deepstack import Deepstack
@@ -44,7 +44,7 @@ def generate(llm):
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
 def folder(request, tmp_path_factory):
-    multimodal.register()
+    vision.register()
     return multimodal.write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from arch_registry import Severity, UnsupportedModelError, builtin_registry
 from tests import published
-from tests.e2e import engines, multimodal
+from tests.e2e import engines, vision
 
 OPTIONS: dict[str, Any] = {
     "skip_tokenizer_init": True,
@@ -27,7 +27,7 @@ def _engine_codes(folder: Path) -> set[str]:
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()
-    multimodal.register()  # vLLM would look at these classes in a process of its own, which needs torchvision
+    vision.register()  # vLLM would look at these classes in a process of its own, which needs torchvision
     try:
         EngineArgs(model=str(folder), **OPTIONS).create_engine_config()
     except UnsupportedModelError as error:
