@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from arch_registry import Registry, RuntimePlan, load_registry
-from tests.e2e import engines, models, sparse, vision
+from tests.e2e import engines, models, rows, sparse, vision
 from xlite_adapter.weights import BoundWeights
 
 SETTINGS: dict[str, Any] = {
@@ -64,7 +64,7 @@ def engine_config(folder: Path, **settings: Any) -> Any:
     from xlite_adapter.integrations.patching import replaced
 
     _register_loader()
-    models.own_model_types()
+    rows.own_model_types()
     if "vision_config" in json.loads((folder / "config.json").read_text()):
         vision.register()
     # Looking through all installed packages takes longer than all the rest.
