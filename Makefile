@@ -1,14 +1,17 @@
-# One interface for people and for CI. VENV=..., PYTHON=..., MODEL=... and DEMO_JSON=... may be given to any target.
+# One interface for people and for CI. VENV=..., CONTRACT_VENV=..., PYTHON=..., MODEL=... and DEMO_JSON=... may be given to
+# any target.
 PYTHON ?= python3
 VENV ?= .venv
+CONTRACT_VENV ?= .contract
 RUN := "$(VENV)/bin/python" -m
+RUN_XLITE := "$(CONTRACT_VENV)/xlite/bin/python" -m
 UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format readme lock clean
+.PHONY: help venv demo test contract lint format readme lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: ## Install the locked CPU environment into VENV (default .venv); nothing to do when it is up to date
 	@PYTHON="$(PYTHON)" scripts/install.sh "$(VENV)"
@@ -18,6 +21,10 @@ demo: venv ## Serve a model in three modes and compare; MODEL=folder or hub name
 
 test: venv ## Run the tests; PYTEST_ADDOPTS=... reaches pytest
 	@$(RUN) pytest
+
+contract: ## Run the real xlite on this CPU, over a stub of the NPU's libraries, in environments of its own under CONTRACT_VENV
+	@PYTHON="$(PYTHON)" scripts/contract_env.sh "$(CONTRACT_VENV)"
+	@$(RUN_XLITE) pytest tests/contract
 
 lint: venv ## Run ruff, mypy, import-linter and codespell
 	$(RUN) ruff check .
@@ -35,7 +42,7 @@ readme: venv ## Write README's table of models anew, from the registry
 
 # The resolver follows every Python version we support, which pip cannot. The pattern takes out torch, which
 # scripts/install.sh picks by machine, and what only its CUDA build needs (xgrammar names triton, but uses it on GPUs only).
-lock: ## Resolve requirements/cpu.lock anew (from setup.cfg, requirements/cpu.in and overrides.txt)
+lock: ## Resolve the locks in requirements/ anew (from setup.cfg, *.in and overrides.txt there)
 	$(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet $(UV)
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.10 --upgrade --no-annotate --no-header \
 	    --extra cpu --extra dev --override requirements/overrides.txt --output-file build/lock/all.txt \
@@ -43,7 +50,13 @@ lock: ## Resolve requirements/cpu.lock anew (from setup.cfg, requirements/cpu.in
 	{ echo "# Written by 'make lock'; install with --no-deps, after torch (see scripts/install.sh)."; \
 	  grep -vE '^(torch|torchvision|torchaudio|torchcodec|triton|nvidia-[a-z0-9-]+|cuda-[a-z]+)==' build/lock/all.txt; \
 	} > requirements/cpu.lock
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.10 --upgrade --no-annotate --no-header \
+	    --output-file build/lock/contract.txt requirements/contract.in
+	{ echo "# Written by 'make lock'; install with --no-deps, then run scripts/cuda_stand_ins.py (see scripts/contract_env.sh)."; \
+	  grep -vE '^(colorama|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' build/lock/contract.txt; \
+	  grep -E '^nvidia-cuda-(runtime|cupti)-' build/lock/contract.txt; \
+	} > requirements/contract.lock
 
-clean: ## Remove .venv, caches and build output (not a VENV elsewhere, and not the converted model in the cache folder)
-	rm -rf .venv .venv.lock build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## Remove .venv, .contract, caches and build output (not those elsewhere, nor the model in the cache folder)
+	rm -rf .venv .venv.lock .contract build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

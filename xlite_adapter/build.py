@@ -39,6 +39,8 @@ class BuiltModel:
         block_size: Tokens in a block of the KV caches.
         mrope: Whether each token has three positions.
         deepstack_levels: Tensors of features that each batch of embeddings comes with.
+        host_lists: Whether batches take metadata in host lists (version 1): each token has three positions, or the
+            runtime knows no other.
     """
 
     api: RuntimeApi
@@ -49,6 +51,7 @@ class BuiltModel:
     block_size: int
     mrope: bool = False
     deepstack_levels: int = 0
+    host_lists: bool = False
 
 
 def build_model(
@@ -72,18 +75,20 @@ def build_model(
         device: Where the output buffer lives.
 
     Raises:
-        RuntimeUnavailableError: The runtime lacks a field or slot that the plan needs.
+        RuntimeUnavailableError: The runtime lacks a field or slot that the plan needs, or memory for its workspace.
         ValueError: The runtime refuses the configuration or a weight.
     """
     model = api.Model()
     for slot, value in weights.slots.items():
         _assign(model, slot, value, "Model")
     model.init(make_config(api, plan, table), rank)
+    _allocate_workspace(runtime, model)
     hidden_size = plan.runtime_config["hidden_size"]
     assert isinstance(hidden_size, int)
     output = torch.empty(plan.limits.token_budget, hidden_size, dtype=getattr(torch, plan.limits.dtype), device=device)
     levels = plan.runtime_config.get("deepstack_num_level", 0)
     assert isinstance(levels, int)
+    mrope = bool(plan.runtime_config.get("mrope_section"))
     return BuiltModel(
         api,
         runtime,
@@ -91,9 +96,20 @@ def build_model(
         weights.rope_table,
         output,
         table.block_size,
-        mrope=bool(plan.runtime_config.get("mrope_section")),
+        mrope=mrope,
         deepstack_levels=levels,
+        # By attribute, as all that a runtime has.
+        host_lists=mrope or api.AttnMetaV2 is None,
     )
+
+
+def _allocate_workspace(runtime: Any, model: Any) -> None:
+    megabytes = model.get_tensor_pool_size()
+    if status := runtime.init_tensor_pool(megabytes):
+        raise RuntimeUnavailableError(
+            f"xlite could not allocate its workspace of {megabytes} MB (status {status}): lower max_num_batched_tokens, "
+            "max_num_seqs or gpu_memory_utilization"
+        )
 
 
 def make_config(api: RuntimeApi, plan: RuntimePlan, table: TableShape) -> Any:

@@ -30,8 +30,7 @@ class BatchTensors:
         block_table: [B, W] int32.
         deepstack_input: [T, hidden] model dtype for each level of a model that has them, zeros where a token has no
             features.
-        host_block_table: The same as ``block_table`` on the host, where the engine has it; for models with three
-            positions per token.
+        host_block_table: The same as ``block_table`` on the host, where the engine has it; for metadata in host lists.
     """
 
     input_ids: torch.Tensor | None
@@ -91,8 +90,8 @@ class XliteForward:
             arguments["deepstack_input"] = list(batch.deepstack_input)
         if batch.inputs_embeds is not None:
             model = built.model
-            run = model.forward_with_inputs_embeds if built.mrope else model.forward_with_inputs_embeds_v2
-        elif built.mrope:
+            run = model.forward_with_inputs_embeds if built.host_lists else model.forward_with_inputs_embeds_v2
+        elif built.host_lists:
             run = built.model.forward
         else:
             run = built.model.forward_v2
@@ -101,7 +100,7 @@ class XliteForward:
 
     def _metadata(self, batch: BatchTensors, facts: BatchFacts) -> Any:
         api = self.built.api
-        if self.built.mrope:
+        if self.built.host_lists:
             table = batch.block_table if batch.host_block_table is None else batch.host_block_table
             return host_metadata(api, facts, batch.positions, table, self.built.block_size)
         return tensor_metadata(

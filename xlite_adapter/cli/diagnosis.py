@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from contextlib import redirect_stdout
@@ -101,11 +100,13 @@ def check_native_runtime(machine: Machine) -> Check:
         return Check(name, Status.OK, f"not tried on platform {machine.platform}")
     try:
         with redirect_stdout(sys.stderr):
-            importlib.import_module("xlite._C")
+            from xlite_adapter.runtime import native
+
+            native.load(machine.platform)
     except Exception as error:
         hint = "Install xlite 0.2.0rc4 and source CANN's set_env.sh."
-        return Check(name, Status.ERROR, f"xlite cannot be imported: {_said(error)}", hint)
-    return Check(name, Status.OK, "xlite can be imported")
+        return Check(name, Status.ERROR, f"xlite cannot be used: {_said(error)}", hint)
+    return Check(name, Status.OK, f"xlite {native.version()} can be imported")
 
 
 def check_vllm_import(machine: Machine) -> Check:

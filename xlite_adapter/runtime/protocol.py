@@ -26,7 +26,10 @@ LinearWeight = torch.Tensor | PackedWeight
 
 
 class RuntimeApi(Protocol):
-    """The classes of ``xlite._C`` 0.2.0rc4; a module or any object that has them."""
+    """The classes of ``xlite._C`` 0.2.0rc4; a module or any object that has them.
+
+    ``AttnMetaV2`` is None where a runtime takes metadata in host lists only.
+    """
 
     Runtime: Any
     ModelConfig: Any

@@ -14,7 +14,6 @@ from xlite_adapter.runtime.protocol import Batch, Kernels
 from xlite_adapter.runtime.reference import checks, decoder
 from xlite_adapter.runtime.reference.attention_binding import bind_attention
 from xlite_adapter.runtime.reference.config import ModelConfig
-from xlite_adapter.runtime.reference.init_checks import block_size_of
 from xlite_adapter.runtime.reference.moe_binding import activations_per_token, bind_feed_forwards
 from xlite_adapter.runtime.reference.runtime import Runtime
 
@@ -35,7 +34,7 @@ class BoundModel:
     def __init__(self, model: Model, config: ModelConfig, rank: int) -> None:
         self.decoder = _bind_weights(model, config, rank)
         self._no_deepstack: tuple[None, ...] = (None,) * config.n_layers
-        self.limits = _limits(config, self.decoder.embed.dtype)
+        self.limits = checks.limits_of(config, self.decoder.embed.dtype)
         self._config = config
         self._runtime: Runtime | None = None
         self._kv_cache: KVCache | None = None
@@ -139,22 +138,6 @@ class BoundModel:
         mlp = max(3 * config.intermediate_size // model.tp_size, activations_per_token(config))
         widest = max(model.attention.activations_per_token(), mlp)
         return config.max_m * (2 * config.hidden_size + widest) * self.limits.dtype.itemsize
-
-
-def _limits(config: ModelConfig, dtype: torch.dtype) -> checks.Limits:
-    return checks.Limits(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        dtype=dtype,
-        rope_head_dim=config.rope_head_dim,
-        block_size=block_size_of(config),
-        max_m=config.max_m,
-        max_batch_size=config.max_batch_size,
-        max_seq_len=config.max_seq_len,
-        aux_outputs=len(config.aux_layer_ids),
-        mrope=len(config.mrope_section) > 0,
-        deepstack_levels=config.deepstack_num_level,
-    )
 
 
 def _bind_weights(model: Model, config: ModelConfig, rank: int) -> decoder.DecoderModel:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 
+from xlite_adapter.runtime.reference.config import ModelConfig
+from xlite_adapter.runtime.reference.init_checks import block_size_of
 from xlite_adapter.runtime.reference.mrope import PLANES
 
 
@@ -37,6 +39,23 @@ class Limits(NamedTuple):
     def max_blocks(self) -> int:
         """Blocks of the longest sequence: the widest block table that a workspace is sized for."""
         return -(-self.max_seq_len // self.block_size)
+
+
+def limits_of(config: ModelConfig, dtype: torch.dtype) -> Limits:
+    """Limits of a config that ``init_checks.check_config`` passed, for a model of this dtype."""
+    return Limits(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        dtype=dtype,
+        rope_head_dim=config.rope_head_dim,
+        block_size=block_size_of(config),
+        max_m=config.max_m,
+        max_batch_size=config.max_batch_size,
+        max_seq_len=config.max_seq_len,
+        aux_outputs=len(config.aux_layer_ids),
+        mrope=len(config.mrope_section) > 0,
+        deepstack_levels=config.deepstack_num_level,
+    )
 
 
 def require(condition: bool, message: str) -> None:

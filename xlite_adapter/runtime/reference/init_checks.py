@@ -40,12 +40,19 @@ def block_size_of(config: ModelConfig) -> int:
     return config.block_sizes[0] if config.block_sizes else config.block_size
 
 
-def check_config(config: ModelConfig, rank: int) -> None:
-    """Raise ValueError on a config that the reference cannot compute exactly."""
+def check_config(config: ModelConfig, rank: int, data_parallel: bool = False) -> None:
+    """Raise ValueError on a config that cannot be computed exactly.
+
+    Args:
+        config: Sizes of the whole model.
+        rank: This rank in the world of tensor- and data-parallel ranks.
+        data_parallel: Whether the runtime has groups of data-parallel ranks.
+    """
     _check_unsupported(config)
     check_belongs_to_mha(config)
     check_belongs_to_latent(config)
-    _check_sizes(config, rank)
+    _check_sizes(config)
+    _check_world(config, rank, data_parallel)
     check_experts(config)
     if is_latent(config):
         check_latent(config, block_size_of(config))
@@ -61,14 +68,14 @@ def check_config(config: ModelConfig, rank: int) -> None:
 def _check_unsupported(config: ModelConfig) -> None:
     if config.attn_type not in SUPPORTED:
         supported = ", ".join(kind.name for kind in SUPPORTED)
-        fail("attn_type", config.attn_type.name, f"the reference runtime implements {supported}")
+        fail("attn_type", config.attn_type.name, f"xlite-adapter implements {supported}")
     for feature, names in UNSUPPORTED_FIELDS.items():
         for name in names:
             if getattr(config, name) != getattr(ModelConfig, name):
-                fail(name, getattr(config, name), f"the reference runtime does not implement {feature}")
+                fail(name, getattr(config, name), f"xlite-adapter does not implement {feature}")
 
 
-def _check_sizes(config: ModelConfig, rank: int) -> None:
+def _check_sizes(config: ModelConfig) -> None:
     has_mlps = config.n_dense_layers or not config.n_routed_experts
     for name in (*_POSITIVE, "intermediate_size") if has_mlps else _POSITIVE:
         if getattr(config, name) <= 0:
@@ -79,16 +86,18 @@ def _check_sizes(config: ModelConfig, rank: int) -> None:
         fail("block_sizes", config.block_sizes, "all layers share one block size")
     if config.block_size not in (0, block_size_of(config)):
         fail("block_size", config.block_size, f"block_sizes says {block_size_of(config)}")
-    if config.def_dp_size != 1:
-        fail(
-            "def_dp_size",
-            config.def_dp_size,
-            "the reference has no data-parallel groups (ranks of a dense model are independent): expected 1",
-        )
-    if not 0 <= rank < config.def_tp_size:
-        raise ValueError(f"Model.init: rank {rank} is outside the world of def_tp_size {config.def_tp_size}")
     if config.max_m < config.max_batch_size:
         fail("max_m", config.max_m, f"expected at least max_batch_size {config.max_batch_size}")
+
+
+def _check_world(config: ModelConfig, rank: int, data_parallel: bool) -> None:
+    tp, dp = config.def_tp_size, config.def_dp_size
+    if dp != 1 and not data_parallel:
+        independent = "the reference has no data-parallel groups (ranks of a dense model are independent): expected 1"
+        fail("def_dp_size", dp, independent)
+    if not 0 <= rank < tp * dp:
+        ranks = f"def_tp_size {tp}" + (f" x def_dp_size {dp}" if dp > 1 else "")
+        raise ValueError(f"Model.init: rank {rank} is outside the world of {ranks}")
 
 
 def _check_divisions(config: ModelConfig) -> None:

@@ -20,13 +20,10 @@ from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.init_checks import check_config
 from xlite_adapter.runtime.reference.metadata import AttnMeta, AttnMetaV2
 from xlite_adapter.runtime.reference.runtime import Runtime
-from xlite_adapter.runtime.reference.slots import check_slot
-from xlite_adapter.runtime.reference.weights import (
-    SINGLE_TENSORS,
-    UNSUPPORTED_SLOTS,
-    shared_is_replicated,
-    slots_of,
-)
+from xlite_adapter.runtime.reference.weight_checks import check_weights
+from xlite_adapter.runtime.reference.weights import SINGLE_TENSORS, UNSUPPORTED_SLOTS
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Model(CheckedAttributes):
@@ -89,24 +86,8 @@ class Model(CheckedAttributes):
             raise TypeError(f"Model.init: config must be a ModelConfig, got {type(config).__name__}")
         config = copy.copy(config)
         check_config(config, rank)
-        self._check_weights(config)
+        check_weights(lambda slot: getattr(self, slot), config, DTYPES)
         self.__dict__["_bound"] = BoundModel(self, config, rank)
-
-    def _check_weights(self, config: ModelConfig) -> None:
-        for feature, names in UNSUPPORTED_SLOTS.items():
-            for name in names:
-                value = getattr(self, name)
-                if value is not None and len(value) > 0:
-                    raise ValueError(f"Model.{name} is set: the reference runtime does not implement {feature}")
-        if self.embed is None:
-            raise ValueError("Model.embed is not set; it decides the dtype of the model")
-        dtype = self.embed.dtype
-        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            raise ValueError(f"Model.embed: expected dtype float32, float16 or bfloat16, got {dtype}")
-        if config.n_routed_experts and dtype == torch.float16:
-            raise ValueError("Model.embed: the runtime has no float16 kernels for a mixture of experts; use bfloat16")
-        for slot in slots_of(config, dtype, shared_is_replicated(config, self.se_down)):
-            check_slot(slot, getattr(self, slot.name), dtype)
 
     def _ready(self, method: str) -> BoundModel:
         bound: BoundModel | None = self.__dict__["_bound"]

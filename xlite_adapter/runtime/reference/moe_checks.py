@@ -46,7 +46,7 @@ def _check_counts(config: ModelConfig) -> None:
     if config.moe_intermediate_size <= 0:
         fail("moe_intermediate_size", config.moe_intermediate_size, "expected more than 0")
     if config.scoring_func is ScoringFuncType.ScoringFuncSqrtsoftplus:
-        fail("scoring_func", config.scoring_func.name, "the reference runtime implements softmax and sigmoid scoring")
+        fail("scoring_func", config.scoring_func.name, "xlite-adapter implements softmax and sigmoid scoring")
 
 
 def _check_groups(config: ModelConfig) -> None:
@@ -68,10 +68,11 @@ def _check_groups(config: ModelConfig) -> None:
 
 def _check_parallel(config: ModelConfig) -> None:
     tp, moe_tp, moe_ep = config.def_tp_size, config.moe_tp_size, config.moe_ep_size
-    if moe_tp * moe_ep != tp:
-        fail("moe_ep_size", moe_ep, f"times moe_tp_size {moe_tp} it must be the world, def_tp_size {tp}")
+    if moe_tp * moe_ep != tp * config.def_dp_size:
+        world = f"def_tp_size {tp}" + (f" x def_dp_size {config.def_dp_size}" if config.def_dp_size > 1 else "")
+        fail("moe_ep_size", moe_ep, f"times moe_tp_size {moe_tp} it must be the world, {world}")
     if moe_tp > 1 and moe_ep > 1:
-        fail("moe_ep_size", moe_ep, f"the reference splits experts one way, and moe_tp_size is {moe_tp}")
+        fail("moe_ep_size", moe_ep, f"xlite-adapter splits experts one way, and moe_tp_size is {moe_tp}")
     if config.n_routed_experts % moe_ep:
         fail("n_routed_experts", config.n_routed_experts, f"expected a multiple of moe_ep_size {moe_ep}")
     if config.moe_intermediate_size % moe_tp:

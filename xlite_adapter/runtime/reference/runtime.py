@@ -39,14 +39,7 @@ class Runtime:
         *,
         kernels: Kernels | None = None,
     ) -> None:
-        sizes = {"tp_size": tp_size, "dp_size": dp_size, "moe_tp_size": moe_tp_size, "moe_ep_size": moe_ep_size}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"Runtime: {name} must be at least 1, got {value}")
-        if devid < 0 or size < 0:
-            raise ValueError(f"Runtime: devid and size must not be negative, got devid {devid} and size {size}")
-        if not 0 <= rank < tp_size * dp_size:
-            raise ValueError(f"Runtime: rank {rank} is outside the world of tp_size {tp_size} x dp_size {dp_size}")
+        check_runtime(devid, size, rank, tp_size, dp_size, moe_tp_size, moe_ep_size)
         self.devid, self.rank, self.tp_size, self.dp_size = devid, rank, tp_size, dp_size
         self.moe_tp_size, self.moe_ep_size = moe_tp_size, moe_ep_size
         self.kernels: Kernels = TorchKernels() if kernels is None else kernels
@@ -69,3 +62,17 @@ class Runtime:
 
     def configure_swizzle(self, swizzle: int, use_swizzle_table: bool) -> None:
         """Nothing to do: the order of matrix tiles never changes a result."""
+
+
+def check_runtime(
+    devid: int, size: int, rank: int, tp_size: int, dp_size: int, moe_tp_size: int, moe_ep_size: int
+) -> None:
+    """Raise ValueError on sizes that no runtime can have."""
+    sizes = {"tp_size": tp_size, "dp_size": dp_size, "moe_tp_size": moe_tp_size, "moe_ep_size": moe_ep_size}
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"Runtime: {name} must be at least 1, got {value}")
+    if devid < 0 or size < 0:
+        raise ValueError(f"Runtime: devid and size must not be negative, got devid {devid} and size {size}")
+    if not 0 <= rank < tp_size * dp_size:
+        raise ValueError(f"Runtime: rank {rank} is outside the world of tp_size {tp_size} x dp_size {dp_size}")

@@ -111,7 +111,7 @@ def test_weights_without_their_flag(slot, flag):
 @pytest.mark.parametrize("slot", [slot for names in UNSUPPORTED_SLOTS.values() for slot in names])
 def test_slots_of_other_families(slot):
     value = torch.ones(4) if slot in SINGLE_TENSORS else [torch.ones(4)]
-    refused(slot, setting(slot, value), rf"Model.{slot} is set: the reference runtime does not implement")
+    refused(slot, setting(slot, value), rf"Model.{slot} is set: xlite-adapter does not implement")
 
 
 @pytest.mark.parametrize("name", [name for names in UNSUPPORTED_FIELDS.values() for name in names])
@@ -120,7 +120,7 @@ def test_fields_of_other_families(name):
     values = {bool: not default, int: 7, float: 3.5, tuple: (True,) if name.startswith("index_") else (1,)}
     value = values.get(type(default), xl.ScoringFuncSigmoid)
     hf = hf_model("llama")
-    with pytest.raises(ValueError, match=rf"ModelConfig.{name} is .*: the reference runtime does not implement"):
+    with pytest.raises(ValueError, match=rf"ModelConfig.{name} is .*: xlite-adapter does not implement"):
         make_model(hf).init(make_config(hf, **{name: value}))
 
 

@@ -54,10 +54,10 @@ def test_sizes_above_zero(name, value):
             {"index_full_mask": [False, True, True, True]},
             "index_full_mask is .*: the first layer has no earlier choice",
         ),
-        ({"index_c8_mask": [True] * 4}, "index_c8_mask is .*: the reference runtime does not implement an index cache"),
+        ({"index_c8_mask": [True] * 4}, "index_c8_mask is .*: xlite-adapter does not implement an index cache"),
         ({"block_size": 256}, "block_sizes is 256: the runtime's indexer reads blocks of at most 128 tokens"),
-        ({"mla_wuv_weight_nz": True}, "mla_wuv_weight_nz is True: the reference runtime does not implement NZ"),
-        ({"mla_wukt_weight_nz": True}, "mla_wukt_weight_nz is True: the reference runtime does not implement NZ"),
+        ({"mla_wuv_weight_nz": True}, "mla_wuv_weight_nz is True: xlite-adapter does not implement NZ"),
+        ({"mla_wukt_weight_nz": True}, "mla_wukt_weight_nz is True: xlite-adapter does not implement NZ"),
     ],
 )
 def test_config_values(fields, message):

@@ -101,7 +101,7 @@ def test_slots_of_latent_attention_in_a_multi_head_model(slot):
 @pytest.mark.parametrize("slot", ["mla_q_norm_bias", "mla_kv_norm_bias"])
 def test_norms_with_a_bias(slot):
     mutate = lambda model: setattr(model, slot, [torch.ones(48)] * 4)  # noqa: E731
-    refused(f"Model.{slot} is set: the reference runtime does not implement norms with a bias", mutate=mutate)
+    refused(f"Model.{slot} is set: xlite-adapter does not implement norms with a bias", mutate=mutate)
 
 
 def test_weights_alias_what_was_set():

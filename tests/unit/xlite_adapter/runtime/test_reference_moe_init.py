@@ -147,7 +147,7 @@ def test_a_dense_config_has_no_experts(name, value):
         ({"n_shared_experts": 1}, r"Model.se_up_gate\[0\]: expected shape \(96, 256\), got \(192, 256\)"),
         ({"n_shared_experts": 0}, "Model.se_up_gate is set, but ModelConfig.n_shared_experts is 0"),
         ({"moe_intermediate_size": 0}, "moe_intermediate_size is 0: expected more than 0"),
-        ({"scoring_func": xl.ScoringFuncSqrtsoftplus}, "scoring_func is 'ScoringFuncSqrtsoftplus': the reference"),
+        ({"scoring_func": xl.ScoringFuncSqrtsoftplus}, "scoring_func is 'ScoringFuncSqrtsoftplus': xlite-adapter"),
         ({"n_expert_groups": 3}, "n_expert_groups is 3: expected a divisor of n_routed_experts 8"),
         ({"n_expert_groups": 0}, "n_expert_groups is 0"),
         ({"n_expert_groups": 8}, "n_expert_groups is 8: a group is judged by its two best experts"),
@@ -203,7 +203,7 @@ def test_experts_that_are_split_the_other_way(sizes, fields, message):
 @pytest.mark.parametrize("slot", ["tid2eid", "log2phy", "re_up_gate_deq_scale", "se_down_deq_scale", "re_down_scale"])
 def test_slots_of_other_mixtures(slot):
     mutate = lambda model: setattr(model, slot, [torch.ones(1)])  # noqa: E731
-    refused(f"Model.{slot} is set: the reference runtime does not implement", mutate=mutate)
+    refused(f"Model.{slot} is set: xlite-adapter does not implement", mutate=mutate)
 
 
 def test_orientation_is_the_configs():

@@ -1,0 +1,37 @@
+"""What ``Model.init`` checks of the weights, all slots together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from xlite_adapter.runtime.reference.config import ModelConfig
+from xlite_adapter.runtime.reference.slots import check_slot
+from xlite_adapter.runtime.reference.weights import UNSUPPORTED_SLOTS, shared_is_replicated, slots_of
+
+
+def check_weights(held: Callable[[str], Any], config: ModelConfig, dtypes: Sequence[torch.dtype]) -> None:
+    """Raise ValueError unless every slot holds what ``config`` asks for.
+
+    Args:
+        held: Slot -> what is set: one weight or None, or a tuple of weights.
+        config: A config that ``check_config`` passed.
+        dtypes: Dtypes that a model may have.
+    """
+    for feature, names in UNSUPPORTED_SLOTS.items():
+        for name in names:
+            value = held(name)
+            if value is not None and len(value) > 0:
+                raise ValueError(f"Model.{name} is set: xlite-adapter does not implement {feature}")
+    embed = held("embed")
+    if embed is None:
+        raise ValueError("Model.embed is not set; it decides the dtype of the model")
+    if embed.dtype not in dtypes:
+        *others, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise ValueError(f"Model.embed: expected dtype {', '.join(others)} or {last}, got {embed.dtype}")
+    if config.n_routed_experts and embed.dtype == torch.float16:
+        raise ValueError("Model.embed: the runtime has no float16 kernels for a mixture of experts; use bfloat16")
+    for slot in slots_of(config, embed.dtype, shared_is_replicated(config, held("se_down"))):
+        check_slot(slot, held(slot.name), embed.dtype)
