@@ -1,11 +1,11 @@
-"""Stand-ins for the CUDA libraries that a CUDA build of torch is linked to, so that it loads where only its CPU part runs.
+"""Stand-ins for the CUDA libraries that torch is linked to, so that it loads where only its CPU part runs.
 
 Usage: PYTHON -m scripts.cuda_stand_ins, by the Python whose torch it is; needs a C compiler and readelf.
 
 The package index has no CPU build of the torch releases that xlite runs with, and the CUDA build asks the linker for
 some four gigabytes of libraries at load. None of their functions is called without a GPU: each library that is missing
-becomes a small one with the same SONAME and symbols, whose every function ends the process. It is put beside torch's own
-libraries, where they look for it.
+becomes a small one with the same SONAME and symbols, whose every function ends the process. It is put beside torch's
+own libraries, where they look for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from typing import NamedTuple
 
 FAMILIES = re.compile(r"lib(cu|nv|nccl)\w*\.so\.")
 LOADED_AT_IMPORT = ("libtorch_global_deps.so", "libtorch_python.so")
-_SYMBOL = re.compile(r"^\s*\d+:\s+\S+\s+\S+\s+\S+\s+(?P<bind>\w+)\s+\w+\s+(?P<section>\w+)\s+(?P<name>[^\s@]+)(?P<of>\S*)")
+_SYMBOL = re.compile(
+    r"^\s*\d+:\s+\S+\s+\S+\s+\S+\s+(?P<bind>\w+)\s+\w+\s+(?P<section>\w+)\s+(?P<name>[^\s@]+)(?P<of>\S*)"
+)
 _NEEDED = re.compile(r"\(NEEDED\).*\[(?P<name>.+)\]")
 _FILE = re.compile(r"Version: \d+\s+File: (?P<file>\S+)")
 _VERSION = re.compile(r"Name: (?P<version>\S+)\s+Flags:")

@@ -107,8 +107,8 @@ def _allocate_workspace(runtime: Any, model: Any) -> None:
     megabytes = model.get_tensor_pool_size()
     if status := runtime.init_tensor_pool(megabytes):
         raise RuntimeUnavailableError(
-            f"xlite could not allocate its workspace of {megabytes} MB (status {status}): lower max_num_batched_tokens, "
-            "max_num_seqs or gpu_memory_utilization"
+            f"xlite could not allocate its workspace of {megabytes} MB (status {status}): lower "
+            "max_num_batched_tokens, max_num_seqs or gpu_memory_utilization"
         )
 
 

@@ -1,4 +1,4 @@
-"""Tiny models of every registered architecture for the real runtime: zero weights of the plan's shapes, caches, batches.
+"""Tiny models of every registered architecture for the real runtime: zero weights, caches, batches.
 
 Legend of shapes: B requests, T tokens, W width of the block table.
 """
@@ -14,7 +14,7 @@ import torch
 
 from arch_registry import Limits, ParallelShape, RuntimePlan
 from tests.unit.arch_registry.arch_cases import FAMILIES, LIMITS, NESTED, nested, plan_dict, small
-from xlite_adapter.build import BuiltModel, TableShape, build_model
+from xlite_adapter.build import BuiltModel, TableShape, build_model, make_config
 from xlite_adapter.forward import BatchTensors, XliteForward
 from xlite_adapter.routing import BatchFacts
 from xlite_adapter.weights import BoundWeights
@@ -58,10 +58,10 @@ def table_of(plan: RuntimePlan) -> TableShape:
     return TableShape(plan.limits.block_size, -(-plan.limits.max_seq_len // plan.limits.block_size))
 
 
-def build(api: Any, plan: RuntimePlan, weights: BoundWeights | None = None, rank: int = 0, **runtime: int) -> BuiltModel:
-    return build_model(
-        api, api.Runtime(0, **runtime), plan, weights or weights_of(plan), table_of(plan), rank, CPU
-    )
+def build(
+    api: Any, plan: RuntimePlan, weights: BoundWeights | None = None, rank: int = 0, **runtime: int
+) -> BuiltModel:
+    return build_model(api, api.Runtime(0, **runtime), plan, weights or weights_of(plan), table_of(plan), rank, CPU)
 
 
 def caches_of(plan: RuntimePlan, blocks: int = BLOCKS) -> list[tuple[torch.Tensor, ...]]:
@@ -79,7 +79,7 @@ def caches_of(plan: RuntimePlan, blocks: int = BLOCKS) -> list[tuple[torch.Tenso
     return [tuple(torch.zeros(*shape, dim, dtype=dtype) for dim in dims) for _ in range(sizes["n_layers"])]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Load:
     """New and cached tokens of each request."""
 
@@ -109,7 +109,11 @@ def batch_of(built: BuiltModel, plan: RuntimePlan, load: Load) -> BatchTensors:
     starts = torch.tensor([0, *load.lens]).cumsum(0).to(INT)
     spans = list(enumerate(zip(load.lens, load.cached, strict=True)))
     positions = torch.cat([torch.arange(old, old + new) for _, (new, old) in spans])
-    slots = [int(table_BW[row, at // block]) * block + at % block for row, (new, old) in spans for at in range(old, old + new)]
+    slots = [
+        int(table_BW[row, at // block]) * block + at % block
+        for row, (new, old) in spans
+        for at in range(old, old + new)
+    ]
     dtype, hidden = getattr(torch, plan.limits.dtype), plan.runtime_config["hidden_size"]
     with_embeds = load.embeds or built.deepstack_levels > 0
     batch = BatchTensors(
@@ -145,3 +149,12 @@ def old(module: Any) -> Any:
     without = type("Model", (module.Model,), {"__slots__": ()})
     names = ("Runtime", "ModelConfig", "AttnMeta", "AttnType", "ScoringFuncType")
     return SimpleNamespace(Model=without, **{name: getattr(module, name) for name in names})
+
+
+def config_of(api: Any, plan: RuntimePlan) -> Any:
+    return make_config(api, plan, table_of(plan))
+
+
+def kinds(architecture: str) -> str:
+    """Fields of ModelConfig that the architecture's plan sets, in one text."""
+    return " ".join(plan_of(architecture).runtime_config)

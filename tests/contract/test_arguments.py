@@ -97,7 +97,9 @@ def test_norms_over_all_heads(native):
     assert found.labels.of(norm["k_weight"]) == "mha_k_norm[0]"
 
 
-@pytest.mark.parametrize(("interleaved", "expected"), [(True, (range(1, 30, 3), range(2, 30, 3))), (False, (range(12, 22), range(22, 32)))])
+@pytest.mark.parametrize(
+    ("interleaved", "expected"), [(True, (range(1, 30, 3), range(2, 30, 3))), (False, (range(12, 22), range(22, 32)))]
+)
 def test_three_positions(native, interleaved, expected):
     """Pairs that turn by height and by width, one bit for each, of sections 12, 10, 10."""
     section = {"rope_type": "default", "mrope_section": [12, 10, 10], "mrope_interleaved": interleaved}
@@ -165,5 +167,12 @@ def test_indexer(native, architecture, fp32):
     assert [prepare[name] for name in ("heads", "head_dim", "rope_dim", "topk", "long")] == [4, 128, 64, 64, True]
     assert prepare["scale"] == near(4**-0.5 * 128**-0.5)
     assert prepare["norm_fp32"] is fp32
-    assert [choose[name] for name in ("heads", "head_dim", "topk", "requests", "max_blocks", "c8")] == [4, 128, 64, 4, 8, 0]
+    assert [choose[name] for name in ("heads", "head_dim", "topk", "requests", "max_blocks", "c8")] == [
+        4,
+        128,
+        64,
+        4,
+        8,
+        0,
+    ]
     assert found.labels.of(choose["k_cache"]) == "cache[0][2]"

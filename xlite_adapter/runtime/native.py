@@ -56,8 +56,8 @@ def load(platform: str) -> NativeApi:
         module = importlib.import_module("xlite._C")
     except ImportError as error:
         raise RuntimeUnavailableError(
-            f"xlite {found} cannot be imported: {error}. Install the CANN toolkit that it was built for, and source its "
-            "set_env.sh"
+            f"xlite {found} cannot be imported: {error}. Install the CANN toolkit that it was built for, and source "
+            "its set_env.sh"
         ) from error
     return api_of(module, found)
 
@@ -84,7 +84,9 @@ def api_of(module: Any, found: str) -> NativeApi:
         RuntimeUnavailableError: It lacks a class or method that every model needs.
     """
     missing = [name for name in _NEEDED if not hasattr(module, name)]
-    missing += [f"Model.{name}" for name in _NEEDED_OF_MODEL if "Model" not in missing and not hasattr(module.Model, name)]
+    missing += [
+        f"Model.{name}" for name in _NEEDED_OF_MODEL if "Model" not in missing and not hasattr(module.Model, name)
+    ]
     if missing:
         raise RuntimeUnavailableError(f"xlite {found} has no {', '.join(missing)}; install xlite 0.2.0rc4 or later")
     second = hasattr(module, "AttnMetaV2") and all(hasattr(module.Model, name) for name in _V2_OF_MODEL)
@@ -105,8 +107,8 @@ def _check_torch(installed: str, found: str) -> None:
         return
     allowed = ", ".join(f"{major}.{minor}" for major, minor in TORCH_RELEASES)
     raise RuntimeUnavailableError(
-        f"xlite {found} reads tensors as torch {allowed} lay them out, and torch {installed} is installed: it would see "
-        "wrong shapes and crash. Install one of these (vllm-ascend pins 2.10)"
+        f"xlite {found} reads tensors as torch {allowed} lay them out, and torch {installed} is installed: it would "
+        "see wrong shapes and crash. Install one of these (vllm-ascend pins 2.10)"
     )
 
 

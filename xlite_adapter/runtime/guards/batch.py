@@ -1,8 +1,8 @@
 """What a batch is checked for before the compiled runtime sees it: nothing here reads a tensor's values.
 
-The binary aliases the tensors it is given and reads them as what it expects: ids in 64 bits, a table of another dtype or
-a position too few are silently misread, one request too many is written past a buffer. Lengths are known on the host.
-What ids, positions, slots and blocks say stays unchecked: a look at them would be a copy from the device.
+The binary aliases the tensors it is given and reads them as what it expects: ids in 64 bits or a table of another dtype
+are silently misread, one request too many is written past a buffer. Lengths are known on the host. What ids, positions,
+slots and blocks say stays unchecked: a look at them would be a copy from the device.
 
 Legend of shapes: B requests, T tokens, W width of the block table, P rows of the rotary table.
 """
@@ -66,7 +66,7 @@ class BatchGuard:
             checks.check_deepstack_input(deepstack, with_embeds, tokens, self._limits)
 
     def check_v1(self, meta: Any, tokens: int) -> None:
-        """Host metadata. Its tables are not read back, which would cost more than the forward; the binary counts them."""
+        """Host metadata. Reading its tables back would cost more than the forward; the binary counts their blocks."""
         lens = meta.lens
         self._check_lengths(lens, meta.cached_lens)
         if sum(lens) != tokens:
@@ -108,11 +108,9 @@ class BatchGuard:
             raise RuntimeError(f"attn_meta has the lengths of {requests} requests, expected at least 1, and {most}")
         if len(cached_lens) != requests:
             raise RuntimeError(f"attn_meta has {len(cached_lens)} cached lengths for {requests} requests")
-        if min(lens) < 1 or min(cached_lens) < 0:
-            raise RuntimeError(
-                f"attn_meta has a request of {min(lens)} new and one of {min(cached_lens)} cached tokens, expected at "
-                "least 1 and 0"
-            )
+        # The binary holds lengths without a sign, and refuses negative ones itself.
+        if min(lens) < 1:
+            raise RuntimeError(f"attn_meta has a request of {min(lens)} new tokens, expected at least 1")
         # Most batches pass by the sum of the largest; only then is it worth adding row by row.
         if max(lens) + max(cached_lens) > self._longest:
             longest = max(map(int.__add__, lens, cached_lens))

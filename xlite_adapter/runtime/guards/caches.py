@@ -37,7 +37,9 @@ def _check_layer(layer: int, kv_layer: Sequence[torch.Tensor], config: ModelConf
             continue
         expected = (blocks, *shape)
         if tuple(cache.shape) != expected or blocks < 1:
-            raise RuntimeError(f"{name}: expected shape {('blocks', *shape)} of as many blocks, got {tuple(cache.shape)}")
+            raise RuntimeError(
+                f"{name}: expected shape {('blocks', *shape)} of as many blocks, got {tuple(cache.shape)}"
+            )
         if cache.dtype != limits.dtype:
             raise RuntimeError(f"{name}: expected dtype {limits.dtype}, got {cache.dtype}")
         if not cache[0].is_contiguous():

@@ -105,7 +105,9 @@ def _forward(base: type, name: str) -> Any:
 def _refused(name: str) -> Any:
     def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
         """Not used by the adapter, and not guarded: the engine computes the logits."""
-        raise NotImplementedError(f"Model.{name} is not guarded against wrong buffers: take forward, and the engine's head")
+        raise NotImplementedError(
+            f"Model.{name} is not guarded against wrong buffers: take forward, and the engine's head"
+        )
 
     refuse.__name__ = name
     return refuse
