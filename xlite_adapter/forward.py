@@ -44,12 +44,18 @@ class BatchTensors:
     host_block_table: torch.Tensor | None = None
 
 
+def live(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """The first rows of a longer buffer; the tensor itself where it has no others, which spares a view."""
+    return tensor if tensor.shape[0] == rows else tensor[:rows]
+
+
 class XliteForward:
     """Runs batches with one built model on one set of KV caches."""
 
     def __init__(self, built: BuiltModel) -> None:
         self.built = built
         self._kv_caches: KvCaches | None = None
+        self._ones = torch.ones(built.output.shape[0], dtype=torch.int32, device=built.output.device)
 
     def bind_kv_caches(self, kv_caches: KvCaches) -> None:
         """Use these caches from now on; one (k, v) per layer."""
@@ -64,7 +70,7 @@ class XliteForward:
         """
         if self._kv_caches is None:
             raise RuntimeForwardError("a batch came before its KV caches: initialize_kv_cache has not been called")
-        output = self.built.output[: facts.tokens]
+        output = live(self.built.output, facts.tokens)
         try:
             _check(self.built, batch)
             self._run(batch, self._metadata(batch, facts), self._kv_caches, output, stream)
@@ -103,6 +109,8 @@ class XliteForward:
         if self.built.host_lists:
             table = batch.block_table if batch.host_block_table is None else batch.host_block_table
             return host_metadata(api, facts, batch.positions, table, self.built.block_size)
+        # As many tokens as requests, none without: one for each.
+        decode = facts.tokens == facts.requests
         return tensor_metadata(
             api,
             facts,
@@ -111,6 +119,7 @@ class XliteForward:
             batch.seq_lens,
             batch.slot_mapping,
             batch.block_table,
+            live(self._ones, facts.requests) if decode else None,
         )
 
 

@@ -5,7 +5,6 @@ Legend of shapes: T tokens, B requests, W width of the block table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,14 +21,19 @@ def tensor_metadata(
     seq_lens_B: torch.Tensor,
     slots_T: torch.Tensor,
     block_table_BW: torch.Tensor,
+    ones_B: torch.Tensor | None = None,
 ) -> Any:
-    """Version 2: the engine's own tensors, which the runtime uses as they are."""
+    """Version 2: the engine's own tensors, which the runtime uses as they are.
+
+    ``ones_B``, int32 ones, spares a decode step an operator on the device: all its requests have one new token.
+    """
     metadata = api.AttnMetaV2()
-    metadata.lens = query_start_loc[1:] - query_start_loc[:-1]
-    metadata.cached_lens = seq_lens_B - metadata.lens
+    lens_B = query_start_loc.diff() if ones_B is None else ones_B
+    metadata.lens = lens_B
+    metadata.cached_lens = seq_lens_B - lens_B
     metadata.positions = positions_T
-    metadata.lens_cpu = list(facts.lens)
-    metadata.cached_lens_cpu = list(facts.cached_lens)
+    metadata.lens_cpu = facts.lens
+    metadata.cached_lens_cpu = facts.cached_lens
     metadata.query_start_loc = query_start_loc
     metadata.slot_mapping = [slots_T]
     metadata.block_tables = [block_table_BW]
@@ -60,8 +64,10 @@ def host_metadata(
     return metadata
 
 
-def _used_blocks(facts: BatchFacts, block_table_BW: torch.Tensor, block_size: int) -> list[Sequence[int]]:
+def _used_blocks(facts: BatchFacts, block_table_BW: torch.Tensor, block_size: int) -> list[list[int]]:
     lengths = zip(facts.lens, facts.cached_lens, strict=True)
     used = [-(-(new + cached) // block_size) for new, cached in lengths]
-    rows = block_table_BW[:, : max(used)].tolist()
-    return [row[:count] for row, count in zip(rows, used, strict=True)]
+    rows: list[list[int]] = block_table_BW[:, : max(used)].tolist()
+    for row, count in zip(rows, used, strict=True):
+        del row[count:]
+    return rows

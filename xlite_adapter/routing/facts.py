@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import sub
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,35 @@ def read_facts(
     Rows beyond the live ones are padding, whose lengths are stale. Live rows end where ``query_start_loc`` [rows + 1]
     reaches ``num_actual_tokens``; ``seq_lens`` [rows] counts cached and new tokens.
     """
+    # This runs for every batch: loops of the interpreter would cost more than all the rest.
+    lens = _decode_lens(query_start_loc, num_actual_tokens) or _lens(query_start_loc, num_actual_tokens)
+    cached = list(map(sub, seq_lens, lens))
+    if lens and len(cached) == len(lens) and min(cached) >= 0:
+        return BatchFacts(num_actual_tokens, lens, cached, tokens_across_dp)
+    return _diagnosed(query_start_loc, seq_lens, num_actual_tokens, tokens_across_dp)
+
+
+def _decode_lens(query_start_loc: Sequence[int], tokens: int) -> list[int]:
+    """Ones, where the batch is requests of one token, as most are; empty where it is not."""
+    if not 0 < tokens < len(query_start_loc) or query_start_loc[tokens] != tokens:
+        return []
+    return [1] * tokens if list(query_start_loc[: tokens + 1]) == list(range(tokens + 1)) else []
+
+
+def _lens(query_start_loc: Sequence[int], tokens: int) -> list[int]:
+    """New tokens of each live request; empty where they contradict each other."""
+    try:
+        requests = query_start_loc.index(tokens)
+    except ValueError:
+        return []
+    lens = list(map(sub, query_start_loc[1 : requests + 1], query_start_loc[:requests]))
+    return lens if lens and query_start_loc[0] == 0 and min(lens) > 0 else []
+
+
+def _diagnosed(
+    query_start_loc: Sequence[int], seq_lens: Sequence[int], num_actual_tokens: int, tokens_across_dp: int | None
+) -> BatchFacts:
+    """The same row by row: slower, and it says what is wrong."""
     lens: list[int] = []
     cached: list[int] = []
     problem = _start_problem(query_start_loc, num_actual_tokens)

@@ -106,6 +106,16 @@ def test_tensors_are_the_engine_s_own():
     assert metadata.block_tables[0] is table
 
 
+def test_ones_stand_for_the_lengths_of_a_decode_step():
+    starts, seq_lens, ones = (torch.tensor(v, dtype=torch.int32) for v in ([0, 1, 2], [3, 9], [1, 1]))
+    facts, positions = BatchFacts(2, [1, 1], [2, 8]), torch.tensor([2, 8])
+    shared = (reference, facts, positions, starts, seq_lens, ones, _table())
+    with_ones, without = tensor_metadata(*shared, ones), tensor_metadata(*shared)
+    assert with_ones.lens is ones
+    for metadata in (with_ones, without):
+        assert (metadata.lens.tolist(), metadata.cached_lens.tolist()) == ([1, 1], [2, 8])
+
+
 def test_three_equal_positions_are_one():
     """The same results with either version of metadata, hence the same slots and blocks."""
     one = torch.tensor([2, 3, 4, 8])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from xlite_adapter.errors import UntrustedMetadataError
 from xlite_adapter.routing import BatchFacts, Path, Reason, Router, effective_budget, read_facts, token_budget
+from xlite_adapter.routing import facts as facts_module
 
 CASES = json.loads((FilePath(__file__).parents[2] / "fixtures" / "field_cases.json").read_text())
 
@@ -103,6 +104,18 @@ def test_whatever_is_trusted_is_consistent(starts, seq_lens, tokens):
         assert sum(facts.lens) == tokens > 0
         assert all(new > 0 for new in facts.lens)
         assert all(old >= 0 for old in facts.cached_lens)
+
+
+@given(st.lists(st.integers(-2, 8), max_size=8), st.lists(st.integers(-5, 60), max_size=8), st.integers(-2, 8))
+def test_the_quick_look_sees_what_the_slow_one_does(starts, seq_lens, tokens):
+    assert read_facts(starts, seq_lens, tokens) == facts_module._diagnosed(starts, seq_lens, tokens, None)
+
+
+@given(st.integers(1, 40), st.lists(st.integers(1, 9), min_size=1, max_size=3), st.data())
+def test_decode_batches(requests, residue, data):
+    seq_lens = data.draw(st.lists(st.integers(-1, 60), min_size=requests - 1, max_size=requests + 3))
+    starts = [*range(requests + 1), *residue]
+    assert read_facts(starts, seq_lens, requests) == facts_module._diagnosed(starts, seq_lens, requests, None)
 
 
 sizes = st.integers(1, 4096)

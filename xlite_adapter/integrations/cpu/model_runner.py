@@ -17,7 +17,7 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from arch_registry import load_registry
 from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.config import Options
-from xlite_adapter.forward import BatchTensors, XliteForward
+from xlite_adapter.forward import BatchTensors, XliteForward, live
 from xlite_adapter.integrations.admission import make_router, require_plan
 from xlite_adapter.integrations.agreement import Facts, rank_facts, require_agreement
 from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels
@@ -174,11 +174,11 @@ def _batch(
     """Live rows of the batch's tensors; vLLM's are slices of longer buffers."""
     tokens, requests = facts.tokens, facts.requests
     return BatchTensors(
-        input_ids=None if input_ids is None else input_ids[:tokens],
-        inputs_embeds=None if inputs_embeds is None else inputs_embeds[:tokens],
+        input_ids=None if input_ids is None else live(input_ids, tokens),
+        inputs_embeds=None if inputs_embeds is None else live(inputs_embeds, tokens),
         positions=positions[..., :tokens],
-        query_start_loc=metadata.query_start_loc[: requests + 1],
-        seq_lens=rows.seq_lens[:requests],
-        slot_mapping=metadata.slot_mapping[:tokens].to(torch.int32),
-        block_table=rows.block_table[:requests],
+        query_start_loc=live(metadata.query_start_loc, requests + 1),
+        seq_lens=live(rows.seq_lens, requests),
+        slot_mapping=live(metadata.slot_mapping, tokens).to(torch.int32),
+        block_table=live(rows.block_table, requests),
     )

@@ -29,10 +29,11 @@ class BatchGuard:
     def __init__(self, model: object, config: ModelConfig, rank: int, dtype: torch.dtype) -> None:
         self._model, self._config, self._rank = model, config, rank
         self._limits = checks.limits_of(config, dtype)
+        self._max_blocks = self._limits.max_blocks
         self._runtime: Any = None
         self._caches: KvCache | None = None
         self._table: object = None
-        self._longest = 0
+        self._rows = 0
 
     def check_common(
         self, rt: Any, input: object, with_embeds: bool, kv_cache: KvCache, table: object, output: object
@@ -46,7 +47,7 @@ class BatchGuard:
             check_caches(kv_cache, self._config, limits)
             self._caches = kv_cache
         if table is not self._table:
-            self._longest = min(limits.max_seq_len, self._rows_of(table))
+            self._rows = self._rows_of(table)
             self._table = table
         if with_embeds:
             tokens: int = checks.check_embeds(input, limits).shape[0]
@@ -69,6 +70,7 @@ class BatchGuard:
         """Host metadata. Reading its tables back would cost more than the forward; the binary counts their blocks."""
         lens = meta.lens
         self._check_lengths(lens, meta.cached_lens)
+        self._check_longest(lens, meta.cached_lens)
         if sum(lens) != tokens:
             raise RuntimeError(f"attn_meta.lens adds up to {sum(lens)} tokens, the input has {tokens}")
         mrope = self._limits.mrope
@@ -86,19 +88,23 @@ class BatchGuard:
             raise RuntimeError(f"attn_meta.lens_cpu adds up to {sum(lens)} tokens, the input has {tokens}")
         if self._limits.mrope:
             raise RuntimeError("attn_meta: a model with mrope_section takes AttnMeta, whose positions are [3, tokens]")
+        # A table that covers every sequence needs no look at each: the binary refuses longer ones itself.
+        if self._rows < self._limits.max_seq_len:
+            self._check_longest(lens, meta.cached_lens_cpu)
+        table = _only("block_tables", meta.block_tables)
+        slots = _only("slot_mapping", meta.slot_mapping)
         _check_vector("lens", meta.lens, torch.int32, requests, requests)
         _check_vector("cached_lens", meta.cached_lens, torch.int32, requests, requests)
         _check_vector("query_start_loc", meta.query_start_loc, torch.int32, requests, requests + 1)
         _check_vector("positions", meta.positions, torch.int64, tokens, tokens)
-        _check_vector("slot_mapping[0]", _only("slot_mapping", meta.slot_mapping), torch.int32, tokens, tokens)
-        table = _only("block_tables", meta.block_tables)
+        _check_vector("slot_mapping[0]", slots, torch.int32, tokens, tokens)
         rows, width = checks.check_tensor("attn_meta.block_tables[0]", table, torch.int32, 2).shape
         if rows != requests:
             raise RuntimeError(f"attn_meta.block_tables[0] has {rows} rows for {requests} requests")
-        if width > self._limits.max_blocks:
+        if width > self._max_blocks:
             raise RuntimeError(
                 f"attn_meta.block_tables[0] has {width} columns, but max_seq_len {self._limits.max_seq_len} needs "
-                f"{self._limits.max_blocks}: its width sizes the workspace"
+                f"{self._max_blocks}: its width sizes the workspace"
             )
 
     def _check_lengths(self, lens: Sequence[int], cached_lens: Sequence[int]) -> int:
@@ -109,17 +115,15 @@ class BatchGuard:
         if len(cached_lens) != requests:
             raise RuntimeError(f"attn_meta has {len(cached_lens)} cached lengths for {requests} requests")
         # The binary holds lengths without a sign, and refuses negative ones itself.
-        if min(lens) < 1:
-            raise RuntimeError(f"attn_meta has a request of {min(lens)} new tokens, expected at least 1")
-        # Most batches pass by the sum of the largest; only then is it worth adding row by row.
-        if max(lens) + max(cached_lens) > self._longest:
-            longest = max(map(int.__add__, lens, cached_lens))
-            if longest > self._longest:
-                raise RuntimeError(
-                    f"attn_meta: a sequence of {longest} tokens, but max_seq_len and the rows of freqs_cis leave "
-                    f"{self._longest}"
-                )
+        if not all(lens):
+            raise RuntimeError(f"attn_meta has a request of 0 new tokens, number {lens.index(0)}, expected at least 1")
         return requests
+
+    def _check_longest(self, lens: Sequence[int], cached_lens: Sequence[int]) -> None:
+        longest, most = max(map(int.__add__, lens, cached_lens)), min(self._limits.max_seq_len, self._rows)
+        if longest > most:
+            leave = f"max_seq_len and the rows of freqs_cis leave {most}"
+            raise RuntimeError(f"attn_meta: a sequence of {longest} tokens, but {leave}")
 
     def _rows_of(self, table: object) -> int:
         if is_latent(self._config):
@@ -135,8 +139,10 @@ def _only(name: str, tensors: object) -> torch.Tensor:
     return only
 
 
-def _check_vector(name: str, value: object, dtype: torch.dtype, least: int, most: int) -> None:
-    count = checks.check_tensor(name, value, dtype, 1).shape[0]
-    if not least <= count <= most:
-        expected = f"{least}" if least == most else f"{least} or {most}"
-        raise RuntimeError(f"attn_meta.{name} must have {expected} entries, got {count}")
+def _check_vector(name: str, value: Any, dtype: torch.dtype, least: int, most: int) -> None:
+    # One expression for what is right, since this runs for every batch.
+    if value.dtype is dtype and value.dim() == 1 and least <= value.shape[0] <= most and value.is_contiguous():
+        return
+    count = checks.check_tensor(f"attn_meta.{name}", value, dtype, 1).shape[0]
+    expected = f"{least}" if least == most else f"{least} or {most}"
+    raise RuntimeError(f"attn_meta.{name} must have {expected} entries, got {count}")
