@@ -102,8 +102,11 @@ RULES = {
         "raises .*incompatible function arguments.*",
         facts=lambda f: replace(f, cached_lens=[200, 130, -1]),
     ),
-    "a sequence longer than any": Rule(
-        "a sequence of 1025 tokens, but max_seq_len", RAISES, facts=lambda f: replace(f, cached_lens=[1024, 130, 7])
+    "a sequence longer than any in host lists": Rule(
+        "a sequence of 1025 tokens, but max_seq_len",
+        RAISES,
+        facts=lambda f: replace(f, cached_lens=[1024, 130, 7]),
+        old=True,
     ),
     "embeddings of another width": Rule(
         "input has width 255, hidden_size is 256",
@@ -274,6 +277,15 @@ def test_an_error_inside_the_binary_is_fatal(native):
     shallow = replace(batch, block_table=batch.block_table[:, :1].contiguous())
     with pytest.raises(RuntimeForwardError, match="6 tokens in 3 requests"):
         forward(shallow, models.MIXED.facts)
+
+
+def test_the_binary_itself_refuses_a_sequence_longer_than_any(native, recorder):
+    """By the host lengths of version 2, so the guards need not add them up for every batch."""
+    run = prepared(native, Rule("", "", facts=lambda f: replace(f, cached_lens=[1024, 130, 7])))
+    recorder.clear()
+    with pytest.raises(RuntimeForwardError, match=r"model\.cpp"):
+        run()
+    assert recorder.launches() == []
 
 
 @pytest.mark.parametrize("architecture", [MHA, "Qwen3MoeForCausalLM"])
