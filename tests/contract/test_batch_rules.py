@@ -25,7 +25,7 @@ MHA, V3, V32, VL = (
 )
 PASSES, RAISES = "passes", "raises .*"
 DIES = r"ends the process by signal \d+"
-# Memory behind a buffer is overwritten: whether that ends the process depends on what lies there.
+# Memory behind a buffer is read or overwritten: what comes of it depends on what lies there.
 OVERRUNS = f"{PASSES}|{DIES}|{RAISES}"
 LONG, INT = torch.int64, torch.int32
 
@@ -94,7 +94,7 @@ RULES = {
         "lengths of 0 requests, expected at least 1", RAISES, facts=lambda f: BatchFacts(f.tokens, (), ())
     ),
     "fewer cached lengths": Rule(
-        "2 cached lengths for 3 requests", PASSES, facts=lambda f: replace(f, cached_lens=f.cached_lens[:2])
+        "2 cached lengths for 3 requests", OVERRUNS, facts=lambda f: replace(f, cached_lens=f.cached_lens[:2])
     ),
     "a request without tokens": Rule("a request of 0 new", PASSES, facts=lambda f: replace(f, lens=[1, 5, 0])),
     "a negative length": Rule(
