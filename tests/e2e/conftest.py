@@ -74,6 +74,15 @@ def stock(checkpoint: Checkpoints) -> Callable[[str], engines.Run]:
     return get
 
 
+@pytest.fixture(autouse=True)
+def _graphs_of_one_model_only() -> Iterator[None]:
+    """For sparse attention vLLM sets this variable of its own process, and compiles no other model there any more."""
+    before = os.environ.get("VLLM_USE_BREAKABLE_CUDAGRAPH")
+    yield
+    if before is None:
+        os.environ.pop("VLLM_USE_BREAKABLE_CUDAGRAPH", None)
+
+
 @pytest.fixture
 def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """``caplog`` that sees vLLM's loggers, which do not propagate to the root."""
