@@ -1,0 +1,50 @@
+"""Graphs that would never be replayed are not captured.
+
+A batch within xlite's token budget never reaches the platform's graphs. vLLM's dispatcher knows the graphs by keys, and
+capture follows the keys: without its key a size is neither captured nor padded to, and ``cudagraph_capture_sizes``,
+from which compilation goes, stays as it is. An empty set of keys is legal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Pruned(NamedTuple):
+    """Sizes in tokens of the graphs that are left and of those that were dropped, ascending."""
+
+    kept: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+def may_prune(vllm_config: Any, cudagraph_mode: Any, data_parallel: int) -> bool:
+    """Whether a batch within the budget is certain to run on xlite, so that its graphs are idle.
+
+    Not with speculation, whose drafts run on their own, nor where data-parallel ranks pad to a common size; and not
+    where mixed batches have full graphs, which vLLM pads by requests too.
+
+    Args:
+        vllm_config: The engine's configuration, after the platform's step.
+        cudagraph_mode: The mode that is in effect once attention back ends have had their say.
+        data_parallel: Ranks whose batches are padded alike; 1 for a dense model.
+    """
+    full_mixed = cudagraph_mode.mixed_mode().name == "FULL"
+    return vllm_config.speculative_config is None and data_parallel == 1 and not full_mixed
+
+
+def prune(dispatcher: Any, budget: int) -> Pruned:
+    """Drop the keys of ``dispatcher`` whose whole range of token counts is within ``budget``.
+
+    A graph of n tokens serves the counts above the next smaller size and up to n: it is idle if n is within the budget,
+    and needed if n is beyond, though the smallest counts of its range may still run on xlite.
+
+    Args:
+        dispatcher: vLLM's CudagraphDispatcher, after ``initialize_cudagraph_keys``.
+        budget: Tokens up to which every batch runs on xlite.
+    """
+    sizes = {key.num_tokens for keys in dispatcher.cudagraph_keys.values() for key in keys}
+    for mode, keys in dispatcher.cudagraph_keys.items():
+        dispatcher.cudagraph_keys[mode] = {key for key in keys if key.num_tokens > budget}
+    return Pruned(
+        tuple(sorted(size for size in sizes if size > budget)), tuple(sorted(size for size in sizes if size <= budget))
+    )
