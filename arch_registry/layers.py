@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from arch_registry.fields import null_finding
 from arch_registry.findings import Finding, FindingCode
 from arch_registry.parallel import MAX_SIZE
 from arch_registry.scope import Scope
@@ -63,8 +64,7 @@ class DenseFirst:
             return
         path = scope.config.path(self.key)
         if value is None and self.key in scope.config:
-            hint = "No such model can be built with a null here; remove the key for its default or give a value."
-            scope.add(Finding(FindingCode.KEY_TYPE, path, None, "a value, or the key absent", hint))
+            scope.add(null_finding(scope.config, self.key))
             return
         dense = self.default if value is None else value
         if dense >= layers[0]:
