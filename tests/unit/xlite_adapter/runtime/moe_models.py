@@ -8,6 +8,7 @@ import torch
 from reference_models import SIZES, Harness, head_dim_of, make_model, shard
 
 from xlite_adapter.runtime import reference as xl
+from xlite_adapter.runtime.reference.kernels import TorchKernels
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64}
 FAMILIES = {
@@ -29,6 +30,16 @@ FAMILIES = {
         },
     ),
 }
+
+
+class Alone(TorchKernels):
+    """Kernels whose all-reduce pretends that the other rank adds nothing."""
+
+    calls = 0
+
+    def all_reduce(self, x):
+        self.calls += 1
+        return x
 
 
 @lru_cache

@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from latent_models import latent_fields, latent_harness, latent_model, make_latent_cache, make_latent_model, pairs_table
+from moe_models import Alone
 from near_ties import clear_seed
 from reference_models import Harness
 
 from xlite_adapter.runtime import reference as xl
-from xlite_adapter.runtime.reference.kernels import TorchKernels
 
 CASES = [("mla", 2, 1), ("mla", 1, 2), ("dsa", 2, 1), ("shared_dsa", 1, 2)]  # family, ranks of experts, of slices
 ENUMS = ("attn_type", "scoring_func")
@@ -81,16 +81,6 @@ def test_two_ranks_equal_one(tmp_path):
             difference = (rank[index] - hidden).abs().max().item()
             print(f"{family}: largest difference between EP {ep} x TP {moe_tp} and one rank: {difference:.2e}")
             assert difference < 1e-4
-
-
-class Alone(TorchKernels):
-    """Kernels whose all-reduce pretends that the other rank adds nothing."""
-
-    calls = 0
-
-    def all_reduce(self, x):
-        self.calls += 1
-        return x
 
 
 def harness_of_rank(rank, family):

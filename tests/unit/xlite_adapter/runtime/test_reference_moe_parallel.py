@@ -6,11 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from moe_models import make_moe_model, moe_fields, moe_harness, moe_model
+from moe_models import Alone, make_moe_model, moe_fields, moe_harness, moe_model
 from reference_models import Harness, make_config, rope_table
 
 from xlite_adapter.runtime import reference as xl
-from xlite_adapter.runtime.reference.kernels import TorchKernels
 
 CASES = [  # family, ranks of experts, ranks that slice experts, [in, out], the whole shared expert on every rank
     ("qwen3_moe", 2, 1, False, False),
@@ -86,16 +85,6 @@ def test_two_ranks_equal_one(tmp_path):
             difference = (rank[index] - hidden).abs().max().item()
             print(f"{family}: largest difference between EP {ep} x TP {moe_tp} and one rank: {difference:.2e}")
             assert difference < 1e-4
-
-
-class Alone(TorchKernels):
-    """Kernels whose all-reduce pretends that the other rank adds nothing."""
-
-    calls = 0
-
-    def all_reduce(self, x):
-        self.calls += 1
-        return x
 
 
 def harness_of_rank(rank, family="qwen3_moe", replicated=False):
