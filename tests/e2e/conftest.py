@@ -22,6 +22,9 @@ from tests.e2e import engines, models
 
 Checkpoints = Callable[..., Path]
 
+ROOM = 2 << 30
+"""Bytes of checkpoints and logs that all tests together may keep until the end."""
+
 
 _REPORT = pytest.StashKey[list[str]]()
 
@@ -43,6 +46,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("measured")
         for line in lines:
             terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fails a run that leaves more on the disk than the machine of a stranger may have."""
+    yield
+    left = sum(file.lstat().st_size for file in tmp_path_factory.getbasetemp().rglob("*"))
+    assert left < ROOM, f"the tests left {left / 2**30:.1f} GiB under {tmp_path_factory.getbasetemp()}"
 
 
 @pytest.fixture(scope="session")
