@@ -5,6 +5,7 @@ VENV ?= .venv
 CONTRACT_VENV ?= .contract
 RUN := "$(VENV)/bin/python" -m
 RUN_XLITE := "$(CONTRACT_VENV)/xlite/bin/python" -m
+ASCEND := 0.23.0 0.30.0rc2
 UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
@@ -26,6 +27,9 @@ contract: ## Run the real xlite on this CPU, over a stub of the NPU's libraries,
 	@PYTHON="$(PYTHON)" scripts/contract_env.sh "$(CONTRACT_VENV)"
 	@scripts/ascend_env.sh "$(CONTRACT_VENV)"
 	@$(RUN_XLITE) pytest tests/contract
+	@for release in $(ASCEND); do \
+	    scripts/with_ascend.sh "$(CONTRACT_VENV)" "$$release" pytest tests/contract/ascend || exit 1; \
+	done
 
 lint: venv ## Run ruff, mypy, import-linter and codespell
 	$(RUN) ruff check .

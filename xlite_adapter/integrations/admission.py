@@ -33,6 +33,8 @@ from xlite_adapter.routing import Router, effective_budget, token_budget
 from xlite_adapter.runtime.factory import load_runtime
 
 _ADVICE = "To serve it without xlite, leave xlite_graph_config out or set XLITE_ADAPTER_ON_UNSUPPORTED=native."
+# Methods of speculation on an NPU.
+SPECULATION = ("mtp", "draft_model")
 _DISABLE = "Leave it off, or leave xlite_graph_config out."
 
 
@@ -229,14 +231,7 @@ def _transfer_findings(vllm_config: Any) -> Iterator[Finding]:
 def _feature_findings(vllm_config: Any) -> Iterator[Finding]:
     if vllm_config.lora_config is not None:
         yield _refuse(FindingCode.LORA, "enable_lora", True, "False", "Merge the adapter into the checkpoint.")
-    if vllm_config.speculative_config is not None:
-        yield _refuse(
-            FindingCode.SPECULATION,
-            "speculative_config.method",
-            vllm_config.speculative_config.method,
-            "none in this version",
-            "Remove speculative_config, or leave xlite_graph_config out.",
-        )
+    yield from _speculation_findings(vllm_config)
     if vllm_config.use_v2_model_runner:
         yield _refuse(
             FindingCode.MODEL_RUNNER,
@@ -244,6 +239,22 @@ def _feature_findings(vllm_config: Any) -> Iterator[Finding]:
             "V2",
             "V1",
             "Set VLLM_USE_V2_MODEL_RUNNER=0: the second runner has no place where a batch can be routed.",
+        )
+
+
+def _speculation_findings(vllm_config: Any) -> Iterator[Finding]:
+    """Drafts that follow one upon another; the runtime hands out no hidden states of single layers, as EAGLE needs."""
+    speculative = vllm_config.speculative_config
+    if speculative is None:
+        return
+    on_npu = vllm_config.device_config.device_type == "npu"
+    if not on_npu or speculative.method not in SPECULATION:
+        yield _refuse(
+            FindingCode.SPECULATION,
+            "speculative_config.method",
+            speculative.method,
+            " or ".join(SPECULATION) if on_npu else "none on a CPU",
+            "Remove speculative_config, or leave xlite_graph_config out.",
         )
 
 

@@ -18,13 +18,19 @@ from xlite_adapter.config import CONFIG_KEY, OnUnsupported, Options
 from xlite_adapter.integrations.admission import admit, graph_config, refusal, worker_finding
 
 _CPU = "xlite_adapter.integrations.cpu.worker"
+_ASCEND = "xlite_adapter.integrations.ascend.worker"
 # What stands in worker_cls after the platform's step -> our worker: the platform's own choice, or our class where a
 # user names it. vLLM resolves these names late, in the worker's process. Ours has a name that no user gives, so that it
 # also says that the configuration was admitted.
 WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": f"{_CPU}.AdmittedXliteCPUWorker",
     f"{_CPU}.XliteCPUWorker": f"{_CPU}.AdmittedXliteCPUWorker",
+    # Chosen by vllm-ascend on hardware with its standard worker. Other hardware gets another class, and a finding.
+    "vllm_ascend.xlite.xlite_worker.XliteWorker": f"{_ASCEND}.AdmittedXliteNPUWorker",
+    f"{_ASCEND}.XliteNPUWorker": f"{_ASCEND}.AdmittedXliteNPUWorker",
 }
+# What a user may name; the platform decides more where it chooses a worker itself.
+_STRICT = (f"{_CPU}.XliteCPUWorker", f"{_ASCEND}.XliteNPUWorker")
 
 _WRAPPED = "__xlite_adapter__"
 
@@ -61,9 +67,16 @@ def configure(vllm_config: Any, platform_step: Callable[[Any], None], registry: 
     if not admitted(vllm_config, options, load_registry() if registry is None else registry):
         platform_step(vllm_config)
         return
+    if vllm_config.parallel_config.worker_cls in _STRICT:
+        vllm_config.parallel_config.worker_cls = "auto"
+    requested = vllm_config.compilation_config.cudagraph_mode
     platform_step(vllm_config)
-    if _exchange_worker(vllm_config, options) and graph_config(vllm_config).full_mode:
+    if not _exchange_worker(vllm_config, options):
+        return
+    if vllm_config.parallel_config.worker_cls.startswith(_CPU) and graph_config(vllm_config).full_mode:
+        # vllm-ascend knows full mode, and has decided.
         turn_graphs_off(vllm_config)
+    _announce_mode(requested, vllm_config.compilation_config.cudagraph_mode)
 
 
 def _concerns_us(vllm_config: Any) -> bool:
@@ -118,7 +131,7 @@ def disable(vllm_config: Any) -> None:
     """Switch xlite off in this configuration; other keys of additional_config stay."""
     section = {**vllm_config.additional_config[CONFIG_KEY], "enabled": False}
     vllm_config.additional_config = {**vllm_config.additional_config, CONFIG_KEY: section}
-    if vllm_config.parallel_config.worker_cls.startswith(_CPU):
+    if vllm_config.parallel_config.worker_cls in _STRICT:
         # The platform chooses then, as without us.
         vllm_config.parallel_config.worker_cls = "auto"
 
@@ -133,6 +146,15 @@ def turn_graphs_off(vllm_config: Any) -> None:
     compilation.cudagraph_mode = CUDAGraphMode.NONE
     # vLLM chose "none" for its compiler to fuse; an eager model runs on the custom operators, as with enforce_eager.
     compilation.custom_ops = ["all" if op == "none" else op for op in compilation.custom_ops]
+
+
+def _announce_mode(requested: Any, effective: Any) -> None:
+    if requested is not None and effective != requested:
+        _logger().info(
+            "xlite: graph mode %s was requested; with xlite, batches outside its budget run with %s.",
+            requested.name,
+            effective.name,
+        )
 
 
 def _exchange_worker(vllm_config: Any, options: Options) -> bool:

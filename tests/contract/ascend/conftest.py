@@ -1,0 +1,61 @@
+"""The real vllm-ascend on a CPU, one release per process: scripts/with_ascend.sh puts it on the path.
+
+Elsewhere these tests are not collected.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+
+import pytest
+
+# Before torch is loaded: helpers share few cores, and a process that forks must have one thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def release() -> str | None:
+    """Of vllm-ascend in this process."""
+    try:
+        return importlib.metadata.version("vllm-ascend")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+collect_ignore_glob = [] if release() else ["test_*.py"]
+
+
+def pytest_report_header():
+    return f"vllm-ascend {release()}" if release() else None
+
+
+@pytest.fixture(autouse=True)
+def fresh_platform(monkeypatch):
+    """The platform's own configuration step, no options in the environment, and no configuration left from before."""
+    from vllm.platforms import current_platform
+    from vllm_ascend.ascend_config import clear_ascend_config
+
+    for name in [name for name in os.environ if name.startswith("XLITE_ADAPTER_")]:
+        monkeypatch.delenv(name)
+    clear_ascend_config()
+    platform = type(current_platform)
+    step = platform.__dict__["check_and_update_config"]
+    yield
+    platform.check_and_update_config = step
+    clear_ascend_config()
+
+
+@pytest.fixture
+def plugin():
+    """Registered as vLLM registers it; ``fresh_platform`` takes it off again."""
+    from xlite_adapter.integrations.plugin import register
+
+    register()
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """``checkpoint(architecture, **changes)``: a folder with the config.json of a tiny model, and no weights."""
+    from tests.contract.ascend.engines import write_config
+
+    return lambda architecture, **changes: write_config(tmp_path_factory.mktemp("model"), architecture, **changes)
