@@ -35,16 +35,21 @@ class XliteServing:
         self.counters = BatchCounters()
         self.forward: XliteForward | None = None
         self.eligible = False
+        self.dummy = False
         self._trace = None if options.trace is None else BatchTrace(options.trace, rank, router.budget, engine)
 
     @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Batches inside may go to xlite; profile, warm-up and capture runs happen outside."""
-        self.eligible = True
+    def serving(self, dummy: bool = False) -> Iterator[None]:
+        """Batches inside may go to xlite; profile, warm-up and capture runs happen outside.
+
+        Args:
+            dummy: They have no requests: an idle rank takes part in a step of its peers.
+        """
+        self.eligible, self.dummy = True, dummy
         try:
             yield
         finally:
-            self.eligible = False
+            self.eligible = self.dummy = False
 
     def decide(self, facts: BatchFacts) -> Decision:
         """Route one served batch and record it."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import vllm
 from vllm import envs
-from vllm.distributed import get_tensor_model_parallel_rank, get_tp_group, get_world_group
+from vllm.distributed import get_tensor_model_parallel_rank, get_tp_group
 from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
 from vllm.v1.attention.backends import cpu_attn
@@ -19,11 +19,12 @@ from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.config import Options
 from xlite_adapter.forward import BatchTensors, XliteForward, live
 from xlite_adapter.integrations.admission import make_router, require_plan
-from xlite_adapter.integrations.agreement import Facts, rank_facts, require_agreement
+from xlite_adapter.integrations.agreement import rank_facts, require_agreement
 from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels
 from xlite_adapter.integrations.cpu.layouts import Rows, kv_layer, rows_of
 from xlite_adapter.integrations.cpu.packing import record_packing, refuse_new_weights
 from xlite_adapter.integrations.deepstack import Deepstack
+from xlite_adapter.integrations.ranks import gather_over_ranks
 from xlite_adapter.integrations.serving import XliteServing
 from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, read_facts
 from xlite_adapter.runtime.factory import load_runtime
@@ -56,7 +57,7 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         versions = {"vllm version": vllm.__version__, "torch version": torch.__version__, "runtime": self.xlite.runtime}
-        require_agreement(rank_facts(self.xlite.plan, self._options, versions), _gather_over_ranks)
+        require_agreement(rank_facts(self.xlite.plan, self._options, versions), gather_over_ranks)
         with record_packing() as record:
             super().load_model(*args, **kwargs)
         model = self.get_model()
@@ -154,13 +155,6 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
     def _attention_metadata(self) -> Any:
         by_layer = get_forward_context().attn_metadata
         return by_layer.get(self.xlite.plan.layer_names[0]) if isinstance(by_layer, dict) else None
-
-
-def _gather_over_ranks(facts: Facts) -> list[Facts]:
-    world = get_world_group()
-    by_rank: list[Any] = [None] * world.world_size
-    torch.distributed.all_gather_object(by_rank, facts, group=world.cpu_group)
-    return by_rank
 
 
 def _batch(

@@ -1,0 +1,243 @@
+"""vllm-ascend's model runner with one method that chooses a path for each batch."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from typing import Any
+
+import torch
+import torch_npu
+import vllm
+from vllm.distributed import get_ep_group, get_tensor_model_parallel_rank
+from vllm.forward_context import get_forward_context
+from vllm.logger import init_logger
+from vllm_ascend.utils import should_skip_allreduce_across_dp_group
+from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
+
+from arch_registry import load_registry
+from xlite_adapter.build import TableShape, build_model
+from xlite_adapter.config import Options
+from xlite_adapter.errors import UnsupportedOperationError
+from xlite_adapter.forward import BatchTensors, XliteForward, live
+from xlite_adapter.integrations.admission import make_router, require_plan
+from xlite_adapter.integrations.agreement import rank_facts, require_agreement
+from xlite_adapter.integrations.ascend.batches import block_table, host_lengths
+from xlite_adapter.integrations.ascend.caches import kv_layers
+from xlite_adapter.integrations.ascend.weights import as_stored, held_weights
+from xlite_adapter.integrations.compat import release_device_metadata
+from xlite_adapter.integrations.deepstack import Deepstack
+from xlite_adapter.integrations.ranks import gather_over_ranks
+from xlite_adapter.integrations.serving import XliteServing
+from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, read_facts
+from xlite_adapter.runtime.factory import load_runtime
+from xlite_adapter.weights import BoundWeights, bind_weights
+
+logger = init_logger("vllm.plugins.xlite_adapter")
+
+
+class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
+    """``self.model`` stays vllm-ascend's own; xlite is a second way to compute its hidden states."""
+
+    def __init__(self, vllm_config: Any, device: torch.device) -> None:
+        super().__init__(vllm_config, device)
+        self._options = options = Options.from_env(os.environ)
+        plan = require_plan(vllm_config, load_registry(), options)
+        self._xlite_api, name, release = load_runtime(options.runtime.value, "npu")
+        self._xlite_weights: BoundWeights | None = None
+        self._deepstack: Deepstack | None = None
+        parallel = vllm_config.parallel_config
+        self.xlite = XliteServing(
+            plan,
+            make_router(vllm_config, plan),
+            options,
+            engine=vllm_config.instance_id,
+            rank=parallel.data_parallel_index * parallel.world_size + parallel.rank,
+            runtime=f"{name} {release}",
+        )
+
+    # Once per worker
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        versions = {
+            "vllm version": vllm.__version__,
+            "vllm-ascend version": version("vllm-ascend"),
+            "torch version": torch.__version__,
+            "torch_npu version": torch_npu.__version__,
+            "runtime": self.xlite.runtime,
+        }
+        require_agreement(rank_facts(self.xlite.plan, self._options, versions), gather_over_ranks)
+        self._refuse_counts_of_one_rank()
+        super().load_model(*args, **kwargs)
+        self.bind()
+
+    def _refuse_counts_of_one_rank(self) -> None:
+        if self.xlite.plan.parallel.dp > 1 and should_skip_allreduce_across_dp_group(self.vllm_config):
+            raise UnsupportedOperationError(
+                "vllm-ascend does not exchange token counts between the data-parallel ranks of this configuration (a "
+                "decode node with MC2), so that each would route its batches by its own; leave xlite_graph_config out"
+            )
+
+    def bind(self) -> None:
+        """Bind the loaded model's weights.
+
+        Raises:
+            WeightBindingError: They do not fit the plan.
+        """
+        model = self.get_model()
+        plan = self.xlite.plan = as_stored(self.xlite.plan, model)
+        weights = self._xlite_weights = bind_weights(plan, model, held_weights(plan, model))
+        self._deepstack = Deepstack(plan, model)
+        if sum(weights.copies.values()):
+            copies = ", ".join(f"{name} {count} bytes" for name, count in weights.copies.items() if count)
+            logger.info("xlite holds weights beside vLLM's own on this rank: %s.", copies)
+
+    def reload_weights(self, *args: Any, **kwargs: Any) -> None:
+        raise UnsupportedOperationError(
+            "reload_weights cannot replace weights that xlite holds by their addresses; restart the engine with the "
+            "new checkpoint"
+        )
+
+    def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize_kv_cache(*args, **kwargs)
+        # Only now are the block tables final: vllm-ascend may have made new ones for the kernels' block size.
+        self.xlite.forward = self._build()
+        groups = self.kv_cache_config.kv_cache_groups
+        caches = kv_layers(
+            self.xlite.plan,
+            self.compilation_config.static_forward_context,
+            self.kv_caches,
+            [name for group in groups for name in group.layer_names],
+        )
+        self.xlite.forward.bind_kv_caches(caches)
+
+    def _build(self) -> XliteForward:
+        assert self._xlite_weights is not None, "vLLM loads the model before it allocates caches"
+        plan = self.xlite.plan
+        table = self.input_batch.block_table[0]
+        # What the kernels count: a block of the cache may be several of these.
+        shape = TableShape(table.logical_block_size, table.get_device_tensor().shape[1])
+        sizes, rank = plan.parallel, get_tensor_model_parallel_rank()
+        runtime = self._xlite_api.Runtime(
+            self.device.index or 0,
+            rank=get_ep_group().rank_in_group if sizes.dp > 1 else rank,
+            tp_size=sizes.tp,
+            dp_size=sizes.dp,
+            moe_tp_size=sizes.moe_tp,
+            moe_ep_size=sizes.moe_ep,
+        )
+        built = build_model(self._xlite_api, runtime, plan, self._xlite_weights, shape, runtime.rank, self.device)
+        if built.host_lists and self.speculative_config is not None and self.use_async_scheduling:
+            raise UnsupportedOperationError(
+                f"{plan.architecture} takes its batches' lengths from the host, where asynchronous speculation knows "
+                "only upper bounds; start with --no-async-scheduling, or without speculative_config"
+            )
+        self._zero_table = torch.zeros(self.max_num_reqs, shape.blocks, dtype=torch.int32, device=self.device)
+        self._zero_host_table = torch.zeros(self.max_num_reqs, shape.blocks, dtype=torch.int32)
+        self._zero_slots = torch.zeros(self.max_num_tokens, dtype=torch.int32, device=self.device)
+        logger.info_once(
+            "xlite serves %s with up to %d tokens per batch on the %s runtime; larger batches run natively.",
+            plan.architecture,
+            self.xlite.router.budget,
+            self.xlite.runtime,
+        )
+        return XliteForward(built)
+
+    # Per batch
+
+    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
+        with self.xlite.serving():
+            return super().execute_model(*args, **kwargs)
+
+    def _should_build_dummy_attn_metadata(
+        self, force_attention: bool = False, is_profile: bool = False, *args: Any, **kwargs: Any
+    ) -> bool:
+        """An idle rank's batch needs metadata to go where its peers' batches go."""
+        wanted = super()._should_build_dummy_attn_metadata(force_attention, is_profile, *args, **kwargs)
+        return wanted or (self.xlite.dummy and not is_profile)
+
+    def _model_forward(
+        self,
+        num_tokens_padded: int,
+        input_ids: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        if self.xlite.eligible:
+            output = self._xlite_forward(num_tokens_padded, input_ids, positions, inputs_embeds)
+            if output is not None:
+                release_device_metadata(get_forward_context())
+                return output
+        return super()._model_forward(
+            num_tokens_padded, input_ids, positions, intermediate_tensors, inputs_embeds, **model_kwargs
+        )
+
+    def _xlite_forward(
+        self,
+        padded: int,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+    ) -> torch.Tensor | None:
+        """Hidden states [tokens, hidden], or None where the batch is to run natively."""
+        xlite = self.xlite
+        context = get_forward_context()
+        across = context.max_tokens_across_dp if xlite.plan.parallel.dp > 1 else None
+        metadata = self._attention_metadata(context)
+        if metadata is None:
+            xlite.record(NO_METADATA, BatchFacts(padded, (), (), across))
+            return None
+        facts = read_facts(*host_lengths(metadata, self), metadata.num_actual_tokens, across)
+        if xlite.decide(facts).path is not Path.XLITE:
+            return None
+        assert xlite.forward is not None
+        assert self._deepstack is not None
+        assert positions is not None
+        inputs_embeds = self._deepstack.embeddings(input_ids, inputs_embeds)
+        batch = self._batch(metadata, facts, input_ids, positions, inputs_embeds)
+        batch.deepstack_input = self._deepstack.features(batch.inputs_embeds)
+        # On vLLM's stream, so that what it enqueues next sees the output without a synchronisation.
+        output = xlite.forward(batch, facts, self._stream())
+        self._deepstack.clear(positions.shape[-1])
+        return output
+
+    def _attention_metadata(self, context: Any) -> Any:
+        by_layer = context.attn_metadata
+        return by_layer.get(self.xlite.plan.layer_names[0]) if isinstance(by_layer, dict) else None
+
+    def _batch(
+        self,
+        metadata: Any,
+        facts: BatchFacts,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        inputs_embeds: torch.Tensor | None,
+    ) -> BatchTensors:
+        """Live rows of the batch's tensors; vllm-ascend's are slices of longer buffers."""
+        tokens, requests = facts.tokens, facts.requests
+        forward, dummy = self.xlite.forward, self.xlite.dummy
+        host_table = None
+        if forward is not None and forward.built.host_lists:
+            host_table = self._zero_host_table if dummy else self.input_batch.block_table[0].get_cpu_tensor()
+        # The blocks of a batch without requests are left over from others, and its slots are none: what it writes goes
+        # to block 0, which holds nothing.
+        table = self._zero_table if dummy else block_table(metadata)
+        slots = self._zero_slots if dummy else metadata.slot_mapping
+        return BatchTensors(
+            input_ids=None if input_ids is None else live(input_ids, tokens),
+            inputs_embeds=None if inputs_embeds is None else live(inputs_embeds, tokens),
+            positions=positions[..., :tokens],
+            query_start_loc=live(self.query_start_loc.gpu, requests + 1),
+            seq_lens=live(self.seq_lens, requests),
+            slot_mapping=live(slots, tokens),
+            block_table=live(table, requests),
+            host_block_table=None if host_table is None else live(host_table, requests),
+        )
+
+    def _stream(self) -> int:
+        if self.device.type != "npu":
+            return 0
+        stream: int = torch.npu.current_stream().npu_stream
+        return stream
