@@ -16,7 +16,6 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
         *("linear_conv_kernel_dim", "full_attention_interval"),
     ),
     "redundant experts": ("num_redundant_experts",),
-    "a gate that is not captured": ("gate_captured",),
     "NZ and quantised weight layouts": (
         *("weight_nz", "experts_weight_nz", "quant_attn_weight_transpose", "quant_attn_weight_nz"),
         *("mla_wuv_weight_nz", "mla_wukt_weight_nz"),

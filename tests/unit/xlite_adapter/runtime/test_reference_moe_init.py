@@ -159,7 +159,6 @@ def test_a_dense_config_has_no_experts(name, value):
         ({"def_tp_size": 4, "moe_ep_size": 2, "moe_tp_size": 2}, "moe_ep_size is 2: .* splits experts one way"),
         ({"num_redundant_experts": 2}, "num_redundant_experts is 2: .* does not implement redundant experts"),
         ({"experts_weight_nz": True}, "experts_weight_nz is True: .* does not implement NZ and quantised"),
-        ({"gate_captured": False}, "gate_captured is False: .* does not implement"),
         ({"n_hash_layers": 1}, "n_hash_layers is 1: .* does not implement"),
         ({"swiglu_limit": 7.0}, "swiglu_limit is 7.0: .* does not implement"),
         ({"intermediate_size": 0}, "intermediate_size is 0: expected more than 0"),

@@ -1,0 +1,166 @@
+"""A real vllm-ascend model runner with a real scheduler on a CPU: our runner, its own input preparation and sampler.
+
+Its tensors live on the CPU, so that torch computes them. Some things of a device have a stand-in: the layouts of its
+memory, a library of kernels that nothing calls, and its kernel for slots (a product and a sum).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_npu  # noqa: F401 - registers the operator that gets a stand-in
+from vllm import SamplingParams
+from vllm.config import set_current_vllm_config
+from vllm.distributed import (
+    destroy_distributed_environment,
+    destroy_model_parallel,
+    ensure_model_parallel_initialized,
+    init_distributed_environment,
+)
+from vllm.model_executor.layers import rotary_embedding as vllm_rotary_embedding
+from vllm.utils.import_utils import resolve_obj_by_qualname
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_configs
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.worker.workspace import init_workspace_manager
+from vllm_ascend.distributed.parallel_state import destroy_ascend_model_parallel, init_ascend_model_parallel
+from vllm_ascend.ops import rotary_embedding
+from vllm_ascend.platform import NPUPlatform
+from vllm_ascend.worker import worker
+from vllm_ascend.worker.block_table import BlockTable
+
+from tests.contract.ascend.engines import configure
+
+CPU = torch.device("cpu")
+CACHE_BYTES = 64 << 20
+_library = torch.library.Library("npu", "IMPL")
+
+
+class Served:
+    """One engine without processes: a scheduler and our runner.
+
+    Attributes:
+        runner: ``XliteNPUModelRunner``, loaded, with caches.
+        config: Its VllmConfig.
+    """
+
+    def __init__(self, model: Path, monkeypatch: Any, **settings: Any) -> None:
+        defaults = {"full": True, "enforce_eager": True, "dtype": "float32", "max_num_seqs": 8}
+        defaults |= {"max_num_batched_tokens": 64, "async_scheduling": False, "enable_prefix_caching": False}
+        self.config = config = configure(model, **{**defaults, **settings})
+        config.device_config.device = CPU
+        config.load_config.device = "cpu"
+        monkeypatch.setattr(NPUPlatform, "device_type", "cpu")
+        monkeypatch.setattr(BlockTable, "compute_slot_mapping", compute_slot_mapping)
+        # Kernels of a library that the stub has nothing of.
+        monkeypatch.setattr(worker, "_register_atb_extensions", lambda: None)
+        _forget_ropes(monkeypatch)
+        with set_current_vllm_config(config):
+            _one_rank(config)
+            # Patches vLLM and registers layers, as in a worker's process.
+            self.worker = resolve_obj_by_qualname(config.parallel_config.worker_cls)(
+                vllm_config=config, local_rank=0, rank=0, distributed_init_method="", is_driver_worker=True
+            )
+            init_workspace_manager(CPU, 1)
+            self.runner = self.worker.model_runner = self._runner()
+            self.scheduler = self._scheduler()
+
+    def _runner(self) -> Any:
+        """What ``init_device`` makes on a device: it asks the module of vllm-ascend's worker for the class."""
+        with self.worker._with_our_runner():
+            runner = worker.NPUModelRunner(self.config, CPU)
+        runner.load_model()
+        return runner
+
+    def _scheduler(self) -> Scheduler:
+        specs = self.runner.get_kv_cache_spec()
+        _resolve_layout(self.config, specs)
+        caches = get_kv_cache_configs(self.config, [specs], [CACHE_BYTES])[0]
+        self.runner.initialize_kv_cache(caches)
+        self.config.cache_config.num_gpu_blocks = caches.num_blocks
+        return Scheduler(
+            vllm_config=self.config,
+            kv_cache_config=generate_scheduler_kv_cache_config([caches]),
+            structured_output_manager=StructuredOutputManager(self.config),
+            block_size=self.config.cache_config.block_size,
+        )
+
+    def add(self, name: str, prompt: Sequence[int], tokens: int) -> None:
+        given: dict[str, Any] = {"prompt_token_ids": list(prompt), "pooling_params": None, "arrival_time": 0.0}
+        if "eos_token_id" in inspect.signature(Request.__init__).parameters:
+            given["eos_token_id"] = None
+        params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+        self.scheduler.add_request(Request(request_id=name, sampling_params=params, **given))
+
+    def step(self) -> Any:
+        """One batch; what the scheduler asked for."""
+        asked = self.scheduler.schedule()
+        with set_current_vllm_config(self.config):
+            output = self.runner.execute_model(asked)
+            if output is None:
+                output = self.runner.sample_tokens(None)
+        self.scheduler.update_from_output(asked, output)
+        return asked
+
+    def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+        for number, prompt in enumerate(prompts):
+            self.add(str(number), prompt, tokens)
+        requests = [self.scheduler.requests[str(number)] for number in range(len(prompts))]
+        while self.scheduler.has_unfinished_requests():
+            self.step()
+        return [list(request.output_token_ids) for request in requests]
+
+
+def compute_slot_mapping(self: Any, num_reqs: int, query_start_loc: torch.Tensor, positions: torch.Tensor, *_: Any) -> None:
+    """What the device's kernel does: the slot of each token, and -1 behind the last one."""
+    lens = query_start_loc[: num_reqs + 1].diff()
+    requests = torch.repeat_interleave(torch.arange(num_reqs), lens)
+    places = positions[: len(requests)].long()
+    slots = self.block_table.gpu[requests, places // self.block_size] * self.block_size + places % self.block_size
+    self.slot_mapping.gpu.fill_(-1)
+    self.slot_mapping.gpu[: len(requests)] = slots.to(torch.int32)
+
+
+def _forget_ropes(monkeypatch: Any) -> None:
+    """Tables of the model before, which vLLM and vllm-ascend keep for the whole process."""
+    for name in ("_cos_mla", "_sin_mla", "_cos_cache", "_sin_cache", "_cos_sin_cache", "_cos", "_sin"):
+        monkeypatch.setattr(rotary_embedding, name, None)
+    monkeypatch.setattr(vllm_rotary_embedding, "_ROPE_DICT", {})
+
+
+@functools.cache
+def _stand_in_for_layouts() -> None:
+    _library.impl("npu_format_cast", lambda tensor, *layout: tensor, "CPU")
+
+
+def _one_rank(config: Any) -> None:
+    _stand_in_for_layouts()
+    # The groups are those of a model with experts, or of one without.
+    destroy_ascend_model_parallel()
+    destroy_model_parallel()
+    destroy_distributed_environment()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    init_distributed_environment(1, 0, f"tcp://127.0.0.1:{port}", 0, "gloo")
+    ensure_model_parallel_initialized(1, 1)
+    engram = [config.engram_config] if hasattr(config, "engram_config") else []
+    init_ascend_model_parallel(config.parallel_config, *engram)
+
+
+def _resolve_layout(config: Any, specs: dict[str, Any]) -> None:
+    """What vLLM 0.30's engine core does with the layouts that its workers report."""
+    try:
+        from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+        from vllm.v1.worker.worker_base import get_current_attn_backends, get_supported_kv_cache_layouts
+    except ImportError:
+        return
+    layouts = [layout.name for layout in get_supported_kv_cache_layouts(get_current_attn_backends(config))]
+    resolve_kv_cache_layout(config, [layouts], specs.values())

@@ -1,0 +1,134 @@
+"""Batches of the real vllm-ascend runner through xlite: text, and what reaches the runtime."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from vllm.config import set_current_vllm_config
+
+from tests.contract.ascend.engines import inspect_here
+from tests.e2e.models import VOCABULARY, write_checkpoint
+
+ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM")
+TOKENS = 12
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def model(request, tmp_path_factory):
+    inspect_here(request.param)
+    return write_checkpoint(tmp_path_factory.mktemp("model"), request.param)
+
+
+@pytest.fixture
+def served(model, monkeypatch):
+    """``served(runtime, **settings)``: an engine on this runtime."""
+
+    def serve(runtime="reference", **settings):
+        from tests.contract.ascend.serving import Served
+        from xlite_adapter.integrations.plugin import register
+
+        monkeypatch.setenv("XLITE_ADAPTER_RUNTIME", runtime)
+        register()
+        return Served(model, monkeypatch, **settings)
+
+    return serve
+
+
+def prompts():
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randint(3, VOCABULARY, (length,), generator=generator).tolist() for length in (5, 30, 1, 150)]
+
+
+class Recording:
+    """Keeps what the runtime is handed; tensors that the next batch overwrites as copies."""
+
+    def __init__(self, forward, seen):
+        self.built, self._forward, self._seen = forward.built, forward, seen
+
+    def __call__(self, batch, facts, stream=0):
+        copies = (each.clone() for each in (batch.positions, batch.slot_mapping, batch.query_start_loc))
+        self._seen.append((batch, facts, *copies))
+        return self._forward(batch, facts, stream)
+
+
+def test_text_equals_that_of_transformers(model, served):
+    import transformers
+
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    engine = served()
+    expected = [
+        oracle.generate(torch.tensor([prompt]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None)[0].tolist()[
+            len(prompt) :
+        ]
+        for prompt in prompts()
+    ]
+    assert engine.generate(prompts(), TOKENS) == expected
+    stats = engine.runner.xlite.stats()
+    assert set(stats["batches"]) == {"xlite"}
+    # The prompts are longer than a batch: chunks of them ran beside decodes.
+    assert stats["batches"]["xlite"]["within_budget"] > TOKENS
+
+
+def test_what_the_runtime_is_handed_is_what_the_scheduler_asked_for(served):
+    engine = served()
+    runner, forward = engine.runner, engine.runner.xlite.forward
+    seen = []
+    runner.xlite.forward = Recording(forward, seen)
+    for number, prompt in enumerate(prompts()):
+        engine.add(str(number), prompt, 4)
+    while engine.scheduler.has_unfinished_requests():
+        computed = {name: request.num_computed_tokens for name, request in engine.scheduler.requests.items()}
+        asked = engine.step()
+        batch, facts, positions, slots, starts = seen[-1]
+        names = runner.input_batch.req_ids
+        assert facts.tokens == asked.total_num_scheduled_tokens == len(batch.input_ids)
+        assert list(facts.lens) == [asked.num_scheduled_tokens[name] for name in names]
+        assert list(facts.cached_lens) == [computed[name] for name in names]
+        assert starts.diff().tolist() == list(facts.lens)
+        where = [place for name in names for place in range(computed[name], computed[name] + asked.num_scheduled_tokens[name])]
+        assert positions.tolist() == where
+        size = engine.config.cache_config.block_size
+        rows = torch.repeat_interleave(torch.arange(len(names)), torch.tensor(facts.lens))
+        table = batch.block_table[rows, positions // size]
+        assert slots.tolist() == (table * size + positions % size).tolist()
+    assert {len(facts.lens) for _, facts, *_ in seen} > {1}
+
+
+def test_the_batch_of_an_idle_rank_writes_to_block_0(served, monkeypatch):
+    engine = served()
+    runner = engine.runner
+    engine.generate(prompts()[:2], 2)  # leaves rows behind in the tables
+    seen = []
+    runner.xlite.forward = Recording(runner.xlite.forward, seen)
+    monkeypatch.setattr(type(engine.worker), "log_memory_stats", lambda self: None)
+    with set_current_vllm_config(engine.config):
+        engine.worker.execute_dummy_batch()
+    ((batch, facts, *_),) = seen
+    assert list(facts.lens) == [1]
+    assert list(facts.cached_lens) == [0]
+    assert batch.slot_mapping.tolist() == [0]
+    assert not batch.block_table.any()
+    assert not runner.xlite.eligible
+
+
+def test_warm_up_runs_are_native_and_unrecorded(served, monkeypatch):
+    engine = served()
+    native = []
+    platform_runner = type(engine.runner).__mro__[1]
+    monkeypatch.setattr(
+        platform_runner, "_model_forward", lambda self, padded, *a, **k: native.append(padded) or torch.zeros(padded, 256)
+    )
+    with set_current_vllm_config(engine.config):
+        engine.runner._dummy_run(8)
+    assert native == [8]
+    assert engine.runner.xlite.stats()["batches"] == {}
+
+
+def test_new_weights_are_refused(served):
+    from xlite_adapter.errors import UnsupportedOperationError
+
+    engine = served()
+    with pytest.raises(UnsupportedOperationError, match="start_weight_update cannot replace weights"):
+        engine.worker.start_weight_update()
+    with pytest.raises(UnsupportedOperationError, match="reload_weights cannot replace weights"):
+        engine.runner.reload_weights()
