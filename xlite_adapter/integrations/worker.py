@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from arch_registry import load_registry
@@ -28,13 +27,12 @@ class XliteWorkerMixin:
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         # Before anything is allocated: a wrong option or model must not cost the load of its weights.
         self._xlite_enabled = graph_config(vllm_config).enabled and self._admitted(vllm_config)
-        super().__init__(vllm_config, *args, **kwargs)
+        super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
 
     def _admitted(self, vllm_config: Any) -> bool:
         return admitted(vllm_config, Options.from_env(os.environ), load_registry())
 
-    @contextmanager
-    def _with_our_runner(self) -> Iterator[Any]:
+    def _with_our_runner(self) -> AbstractContextManager[Any]:
         """The platform constructs our runner inside."""
         raise NotImplementedError
 

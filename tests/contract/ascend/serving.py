@@ -59,6 +59,8 @@ class Served:
         config.load_config.device = "cpu"
         monkeypatch.setattr(NPUPlatform, "device_type", "cpu")
         monkeypatch.setattr(BlockTable, "compute_slot_mapping", compute_slot_mapping)
+        # A release of the device's libraries, which 0.23.0 compares.
+        monkeypatch.setattr(torch.version, "cann", None, raising=False)
         # Kernels of a library that the stub has nothing of.
         monkeypatch.setattr(worker, "_register_atb_extensions", lambda: None)
         _forget_ropes(monkeypatch)
@@ -118,7 +120,9 @@ class Served:
         return [list(request.output_token_ids) for request in requests]
 
 
-def compute_slot_mapping(self: Any, num_reqs: int, query_start_loc: torch.Tensor, positions: torch.Tensor, *_: Any) -> None:
+def compute_slot_mapping(
+    self: Any, num_reqs: int, query_start_loc: torch.Tensor, positions: torch.Tensor, *_: Any
+) -> None:
     """What the device's kernel does: the slot of each token, and -1 behind the last one."""
     lens = query_start_loc[: num_reqs + 1].diff()
     requests = torch.repeat_interleave(torch.arange(num_reqs), lens)

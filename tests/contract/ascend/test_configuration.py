@@ -112,7 +112,9 @@ def test_the_default_mode_is_announced_when_it_is_reduced(models, plugin, caplog
     mode = config.compilation_config.cudagraph_mode.name
     told = [record.getMessage() for record in caplog.records if "graph mode" in record.getMessage()]
     assert mode != "FULL_AND_PIECEWISE"
-    assert any(f"FULL_AND_PIECEWISE was requested; with xlite, batches outside its budget run with {mode}" in t for t in told)
+    assert any(
+        f"FULL_AND_PIECEWISE was requested; with xlite, batches outside its budget run with {mode}" in t for t in told
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,9 @@ class TestUnsupported:
         with pytest.raises(UnsupportedModelError, match=finding):
             configure(models[model], **settings)
 
-    def test_is_configured_as_without_xlite_under_the_policy_native(self, models, monkeypatch, model, settings, finding):
+    def test_is_configured_as_without_xlite_under_the_policy_native(
+        self, models, monkeypatch, model, settings, finding
+    ):
         from xlite_adapter.integrations.plugin import register
 
         plain = configure(models[model], xlite=None, **settings)

@@ -23,8 +23,8 @@ from types import ModuleType
 TORCH_RELEASES = ("2.10", "2.11", "2.12")  # whose tensors the wheel of xlite 0.2.0rc4 understands
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("acl_stub.c", "npu_stub.c"))
 # Every CANN library that libxlite.so, its kernel libraries and torch_npu name as needed. All symbols live in the first,
-# where the dynamic linker finds them by name. torch_npu also asks the others, one by one, for functions: these depend on
-# the first, so that they answer with its functions.
+# where the dynamic linker finds them by name. torch_npu also asks the others, one by one: these depend on the first, so
+# that they answer with its functions.
 LIBRARIES = (
     "libascendcl.so",
     "libhccl.so",

@@ -49,7 +49,9 @@ class Recorder:
             source = Path(folder, "recorder.c")
             lines = [f'RECORD({symbol}, "{kernel}")' for symbol, kernel in sorted(_exported().items())]
             source.write_text("\n".join([SOURCE.read_text(), *lines, ""]))
-            library = ctypes.CDLL(str(compile_library((source,), Path(folder, "librecorder.so"))), mode=ctypes.RTLD_GLOBAL)
+            library = ctypes.CDLL(
+                str(compile_library((source,), Path(folder, "librecorder.so"))), mode=ctypes.RTLD_GLOBAL
+            )
         library.recorded.restype = ctypes.c_void_p
         library.recorded_size.restype = ctypes.c_size_t
         self._library = library

@@ -1,8 +1,8 @@
 """One batch's lengths and tables, read from the metadata of vllm-ascend's three attention back ends.
 
 Host lengths come from the metadata's own lists and host tensors, so that no batch costs a copy from the device. Device
-lengths are the runner's persistent buffers: with asynchronous speculation these alone are right, and the metadata's host
-lengths are upper bounds.
+lengths are the runner's persistent buffers: with asynchronous speculation these alone are right, and the host's are
+upper bounds.
 
 Legend: B requests (padding may stand behind them), T tokens, W width of the block table.
 """

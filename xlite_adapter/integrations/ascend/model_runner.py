@@ -239,5 +239,5 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
     def _stream(self) -> int:
         if self.device.type != "npu":
             return 0
-        stream: int = torch.npu.current_stream().npu_stream
+        stream: int = torch_npu.npu.current_stream().npu_stream
         return stream

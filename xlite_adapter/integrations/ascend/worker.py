@@ -1,7 +1,7 @@
 """vllm-ascend's worker with a runner that routes batches.
 
-It stands on the plain NPUWorker: the XliteWorker that vllm-ascend chooses differs from that in its runner only, which ours
-takes the place of.
+It stands on the plain NPUWorker: the XliteWorker that vllm-ascend chooses differs from it in its runner only, and ours
+takes the place of that.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""In place of a package of device kernels that vllm-ascend 0.30 imports with its layers, for models that we have none of."""
+"""In place of a package of device kernels that vllm-ascend 0.30 imports with its layers; our models need none."""
