@@ -1,7 +1,7 @@
 """What of vllm-ascend we touch, read from its sources; ``python -m tests.contract.ascend.surface`` pins it.
 
-Run under scripts/with_ascend.sh, once for each release; the pins are compared there with the sources, and everywhere with
-our own code.
+Run under scripts/with_ascend.sh, once for each release; the pins are compared there with the sources, and everywhere
+with our own code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 PINS = Path(__file__).with_name("surface.json")
 
-# Module -> class -> methods (called or overridden), fields and attributes that ``self`` is given. The names in "" are of
-# the module itself.
+# Module -> class -> methods (called or overridden), fields, and attributes of ``self``. The names in "" are of the module
+# itself.
 TOUCHED: dict[str, dict[str, tuple[str, ...]]] = {
     "platform": {"NPUPlatform": ("check_and_update_config",)},
     "xlite.xlite_worker": {"XliteWorker": ("init_device",)},
@@ -60,7 +60,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_surface(package: Path) -> dict[str, str | None]:
-    """``module:Class.name`` -> signature, annotation, ``assigned``, or None where it is gone."""
+    """``module:Class.name`` -> signature, annotation, ``assigned``, ``used``, or None where it is gone."""
     found: dict[str, str | None] = {}
     for module, classes in TOUCHED.items():
         source = package.joinpath(*module.split(".")).with_suffix(".py")
@@ -82,13 +82,15 @@ def _describe(scope: ast.Module | ast.ClassDef, name: str) -> str | None:
             return f"({ast.unparse(node.args)})"
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
             return ast.unparse(node.annotation)
-    return "assigned" if name in set(_assigned(scope)) else None
+    uses = set(_attributes(scope))
+    return "assigned" if (name, True) in uses else "used" if (name, False) in uses else None
 
 
-def _assigned(scope: ast.AST) -> Iterator[str]:
+def _attributes(scope: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Attributes with whether they are assigned to; those of vLLM's own runner are only used."""
     for node in ast.walk(scope):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
+        if isinstance(node, ast.Attribute):
+            yield node.attr, isinstance(node.ctx, ast.Store)
 
 
 def installed() -> Path:
