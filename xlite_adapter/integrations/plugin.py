@@ -67,13 +67,16 @@ def configure(vllm_config: Any, platform_step: Callable[[Any], None], registry: 
     if not admitted(vllm_config, options, load_registry() if registry is None else registry):
         platform_step(vllm_config)
         return
-    if vllm_config.parallel_config.worker_cls in _STRICT:
-        vllm_config.parallel_config.worker_cls = "auto"
-    requested = vllm_config.compilation_config.cudagraph_mode
+    parallel, requested = vllm_config.parallel_config, vllm_config.compilation_config.cudagraph_mode
+    if (named := parallel.worker_cls) in _STRICT:
+        parallel.worker_cls = "auto"
     platform_step(vllm_config)
+    if parallel.worker_cls == "auto":
+        # A platform that chooses none takes what the user named.
+        parallel.worker_cls = named
     if not _exchange_worker(vllm_config, options):
         return
-    if vllm_config.parallel_config.worker_cls.startswith(_CPU) and graph_config(vllm_config).full_mode:
+    if parallel.worker_cls.startswith(_CPU) and graph_config(vllm_config).full_mode:
         # vllm-ascend knows full mode, and has decided.
         turn_graphs_off(vllm_config)
     _announce_mode(requested, vllm_config.compilation_config.cudagraph_mode)

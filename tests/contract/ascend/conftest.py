@@ -29,6 +29,14 @@ def pytest_report_header():
     return f"vllm-ascend {release()}" if release() else None
 
 
+@pytest.fixture(scope="session", autouse=True)
+def recorder_first():
+    """Launches are recorded from the import of xlite on, and configurations import it already."""
+    from tests.contract.running import running
+
+    running()
+
+
 @pytest.fixture(autouse=True)
 def fresh_platform(monkeypatch):
     """The platform's own configuration step, no options in the environment, and no configuration left from before."""

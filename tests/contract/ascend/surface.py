@@ -15,8 +15,8 @@ from pathlib import Path
 
 PINS = Path(__file__).with_name("surface.json")
 
-# Module -> class -> methods (called or overridden), fields, and attributes of ``self``. The names in "" are of the module
-# itself.
+# Module -> class -> methods (called or overridden), fields, and attributes of ``self``. The names in "" are of the
+# module itself.
 TOUCHED: dict[str, dict[str, tuple[str, ...]]] = {
     "platform": {"NPUPlatform": ("check_and_update_config",)},
     "xlite.xlite_worker": {"XliteWorker": ("init_device",)},

@@ -46,10 +46,7 @@ def test_both_releases_are_pinned_and_have_everything():
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
 def test_what_is_imported_is_pinned(source):
-    touched = {
-        (f"vllm_ascend.{module}", name) for module, each in TOUCHED.items() for name in [*each, *each.get("", ())]
-    }
-    modules = {module for module, _ in touched}
+    modules = {f"vllm_ascend.{module}": {*each, *each.get("", ())} for module, each in TOUCHED.items()}
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("vllm_ascend"):
             for alias in node.names:
