@@ -30,6 +30,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.workspace import init_workspace_manager
+from vllm_ascend.compilation import acl_graph
 from vllm_ascend.distributed.parallel_state import destroy_ascend_model_parallel, init_ascend_model_parallel
 from vllm_ascend.ops import rotary_embedding
 from vllm_ascend.platform import NPUPlatform
@@ -58,12 +59,14 @@ class Served:
         config.device_config.device = CPU
         config.load_config.device = "cpu"
         monkeypatch.setattr(NPUPlatform, "device_type", "cpu")
+        # Of graphs, none of which is captured.
+        monkeypatch.setattr(NPUPlatform, "graph_pool_handle", classmethod(lambda cls: (0, 0)), raising=False)
         monkeypatch.setattr(BlockTable, "compute_slot_mapping", compute_slot_mapping)
         # A release of the device's libraries, which 0.23.0 compares.
         monkeypatch.setattr(torch.version, "cann", None, raising=False)
         # Kernels of a library that the stub has nothing of.
         monkeypatch.setattr(worker, "_register_atb_extensions", lambda: None)
-        _forget_ropes(monkeypatch)
+        _forget(monkeypatch)
         with set_current_vllm_config(config):
             _one_rank(config)
             # Patches vLLM and registers layers, as in a worker's process.
@@ -132,11 +135,12 @@ def compute_slot_mapping(
     self.slot_mapping.gpu[: len(requests)] = slots.to(torch.int32)
 
 
-def _forget_ropes(monkeypatch: Any) -> None:
-    """Tables of the model before, which vLLM and vllm-ascend keep for the whole process."""
+def _forget(monkeypatch: Any) -> None:
+    """Rotary tables and graphs of the model before, which vLLM and vllm-ascend keep for the whole process."""
     for name in ("_cos_mla", "_sin_mla", "_cos_cache", "_sin_cache", "_cos_sin_cache", "_cos", "_sin"):
         monkeypatch.setattr(rotary_embedding, name, None)
     monkeypatch.setattr(vllm_rotary_embedding, "_ROPE_DICT", {})
+    monkeypatch.setattr(acl_graph, "_graph_params", None)
 
 
 @functools.cache

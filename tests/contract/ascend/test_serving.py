@@ -162,3 +162,12 @@ def test_the_binary_takes_the_batches(served, model):
     assert stats["runtime"] == "native 0.2.0rc4"
     launched = [launch.kernel for launch in recorder.launches()]
     assert launched.count("embed_kernel") == stats["batches"]["xlite"]["within_budget"]
+
+
+def test_graphs_that_would_be_idle_have_no_keys(served):
+    engine = served(full=False, enforce_eager=False)
+    budget = engine.runner.xlite.router.budget
+    sizes = engine.config.compilation_config.cudagraph_capture_sizes
+    assert min(sizes) <= budget
+    keys = {key.num_tokens for keys in engine.runner.cudagraph_dispatcher.cudagraph_keys.values() for key in keys}
+    assert all(size > budget for size in keys)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 from typing import Any
 
 import torch
 import torch_npu
-import vllm
 from vllm.distributed import get_ep_group, get_tensor_model_parallel_rank
 from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
@@ -24,9 +22,11 @@ from xlite_adapter.integrations.admission import make_router, require_plan
 from xlite_adapter.integrations.agreement import rank_facts, require_agreement
 from xlite_adapter.integrations.ascend.batches import block_table, host_lengths
 from xlite_adapter.integrations.ascend.caches import kv_layers
+from xlite_adapter.integrations.ascend.versions import versions
 from xlite_adapter.integrations.ascend.weights import as_stored, held_weights
 from xlite_adapter.integrations.compat import release_device_metadata
 from xlite_adapter.integrations.deepstack import Deepstack
+from xlite_adapter.integrations.pruning import may_prune, prune
 from xlite_adapter.integrations.ranks import gather_over_ranks
 from xlite_adapter.integrations.serving import XliteServing
 from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, read_facts
@@ -59,14 +59,8 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
     # Once per worker
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        versions = {
-            "vllm version": vllm.__version__,
-            "vllm-ascend version": version("vllm-ascend"),
-            "torch version": torch.__version__,
-            "torch_npu version": torch_npu.__version__,
-            "runtime": self.xlite.runtime,
-        }
-        require_agreement(rank_facts(self.xlite.plan, self._options, versions), gather_over_ranks)
+        facts = rank_facts(self.xlite.plan, self._options, versions(self.xlite.runtime))
+        require_agreement(facts, gather_over_ranks)
         self._refuse_counts_of_one_rank()
         super().load_model(*args, **kwargs)
         self.bind()
@@ -110,6 +104,20 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
             [name for group in groups for name in group.layer_names],
         )
         self.xlite.forward.bind_kv_caches(caches)
+        self._prune_graphs()
+
+    def _prune_graphs(self) -> None:
+        """Before capture, and after the dispatcher has its keys: both happen around ``initialize_kv_cache``."""
+        mode, budget = self.compilation_config.cudagraph_mode, self.xlite.router.budget
+        if not may_prune(self.vllm_config, mode, self.xlite.plan.parallel.dp):
+            return
+        pruned = prune(self.cudagraph_dispatcher, budget)
+        if pruned.dropped:
+            logger.info(
+                "xlite: %d graphs for up to %d tokens are not captured, as their batches run on xlite.",
+                len(pruned.dropped),
+                budget,
+            )
 
     def _build(self) -> XliteForward:
         assert self._xlite_weights is not None, "vLLM loads the model before it allocates caches"
