@@ -122,13 +122,22 @@ def limits(vllm_config: Any) -> Limits:
 
 def engine_budget(vllm_config: Any) -> int:
     """Token budget of an engine configuration."""
+    return _budget(vllm_config, full_mode=graph_config(vllm_config).full_mode)
+
+
+def decode_budget(vllm_config: Any) -> int:
+    """Most tokens of a batch of decodes, whatever the mode."""
+    return _budget(vllm_config, full_mode=False)
+
+
+def _budget(vllm_config: Any, full_mode: bool) -> int:
     speculative = vllm_config.speculative_config
     return token_budget(
         max_num_seqs=vllm_config.scheduler_config.max_num_seqs,
         max_num_batched_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
         speculative_tokens=0 if speculative is None else speculative.num_speculative_tokens,
         tensor_parallel=vllm_config.parallel_config.tensor_parallel_size,
-        full_mode=graph_config(vllm_config).full_mode,
+        full_mode=full_mode,
     )
 
 

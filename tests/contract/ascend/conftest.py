@@ -12,6 +12,13 @@ import pytest
 
 # Before torch is loaded: helpers share few cores, and a process that forks must have one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests register the plugin when they want it; vLLM would find it by itself where this clone is installed.
+os.environ["VLLM_PLUGINS"] = ",".join(
+    entry.name
+    for group in ("vllm.platform_plugins", "vllm.general_plugins")
+    for entry in importlib.metadata.entry_points(group=group)
+    if not entry.value.startswith("xlite_adapter")
+)
 
 
 def release() -> str | None:

@@ -75,6 +75,7 @@ class Served:
             )
             init_workspace_manager(CPU, 1)
             self.runner = self.worker.model_runner = self._runner()
+            self.loaded()
             self.scheduler = self._scheduler()
 
     def _runner(self) -> Any:
@@ -83,6 +84,9 @@ class Served:
             runner = worker.NPUModelRunner(self.config, CPU)
         runner.load_model()
         return runner
+
+    def loaded(self) -> None:
+        """After the model and before its caches, where vLLM measures memory."""
 
     def _scheduler(self) -> Scheduler:
         specs = self.runner.get_kv_cache_spec()

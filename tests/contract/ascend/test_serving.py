@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from vllm.config import set_current_vllm_config
@@ -138,6 +140,61 @@ def test_warm_up_runs_are_native_and_unrecorded(served, monkeypatch):
         engine.runner._dummy_run(8)
     assert native == [8]
     assert engine.runner.xlite.stats()["batches"] == {}
+
+
+class Profiled:
+    """An engine that vLLM's memory profile runs in; of its native forward, the tokens are kept."""
+
+    def __init__(self, served, monkeypatch, **settings):
+        from vllm_ascend.platform import NPUPlatform
+        from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
+
+        from tests.contract.ascend.serving import Served
+
+        self.native, readings = [], itertools.count(0, 100)
+        # Bytes that torch holds, a hundred more at each reading.
+        monkeypatch.setattr(NPUPlatform, "get_current_memory_usage", classmethod(lambda *_: next(readings)))
+
+        def forward(runner, padded, *_, **__):
+            self.native.append(padded)
+            return torch.zeros(padded, runner.model_config.get_hidden_size(), dtype=runner.dtype)
+
+        def profile(engine):
+            # The workspace is there, so that the profile counts it.
+            assert engine.runner.xlite.forward is not None
+            # What the platform measured of its model, and what we add.
+            assert engine.runner.model_memory_usage == 100 + 100
+            engine.runner.profile_run()
+
+        monkeypatch.setattr(NPUModelRunner, "_model_forward", forward)
+        monkeypatch.setattr(Served, "loaded", profile)
+        self.engine = served(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "native"),
+    [({"full": True}, [8]), ({"full": False}, [64]), ({"full": True, "max_num_seqs": 64}, [64])],
+    ids=["full mode", "decode-only", "decodes as large as prompts"],
+)
+def test_the_profile_runs_natively_what_may_be_served_natively(served, monkeypatch, settings, native):
+    profiled = Profiled(served, monkeypatch, **settings)
+    assert profiled.native == native
+
+
+def test_a_native_batch_beyond_the_profile_is_an_error(served, monkeypatch):
+    from xlite_adapter.errors import UnsupportedOperationError
+    from xlite_adapter.integrations.ascend import batches, model_runner
+
+    profiled = Profiled(served, monkeypatch)
+    # One request that is shorter than what it brings.
+    monkeypatch.setattr(model_runner, "host_lengths", lambda *_: batches.HostLengths([0, 2], [1]))
+    engine = profiled.engine
+    engine.add("short", [5, 6, 7], 1)
+    engine.step()
+    assert profiled.native == [8, 3]
+    engine.add("long", list(range(3, 33)), 1)
+    with pytest.raises(UnsupportedOperationError, match=r"30 tokens .*natively \(untrusted_metadata\).* 8 tokens"):
+        engine.step()
 
 
 def test_new_weights_are_refused(served):

@@ -7,21 +7,22 @@ from typing import Any
 
 import torch
 import torch_npu
-from vllm.distributed import get_ep_group, get_tensor_model_parallel_rank
 from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
+from vllm.utils.mem_utils import DeviceMemoryProfiler
 from vllm_ascend.utils import should_skip_allreduce_across_dp_group
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from arch_registry import load_registry
-from xlite_adapter.build import TableShape, build_model
 from xlite_adapter.config import Options
 from xlite_adapter.errors import UnsupportedOperationError
 from xlite_adapter.forward import BatchTensors, XliteForward, live
-from xlite_adapter.integrations.admission import make_router, require_plan
+from xlite_adapter.integrations.admission import decode_budget, graph_config, make_router, require_plan
 from xlite_adapter.integrations.agreement import rank_facts, require_agreement
 from xlite_adapter.integrations.ascend.batches import block_table, host_lengths
+from xlite_adapter.integrations.ascend.building import NullBlocks, build, table_shape
 from xlite_adapter.integrations.ascend.caches import kv_layers
+from xlite_adapter.integrations.ascend.native_limit import NativeLimit
 from xlite_adapter.integrations.ascend.versions import versions
 from xlite_adapter.integrations.ascend.weights import as_stored, held_weights
 from xlite_adapter.integrations.compat import release_device_metadata
@@ -55,6 +56,9 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
             rank=parallel.data_parallel_index * parallel.world_size + parallel.rank,
             runtime=f"{name} {release}",
         )
+        # With speculation the drafts need the native forward of every batch.
+        xlite_alone = graph_config(vllm_config).full_mode and vllm_config.speculative_config is None
+        self._native = NativeLimit(decode_budget(vllm_config) if xlite_alone else None, self.max_num_tokens)
 
     # Once per worker
 
@@ -63,7 +67,11 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         require_agreement(facts, gather_over_ranks)
         self._refuse_counts_of_one_rank()
         super().load_model(*args, **kwargs)
-        self.bind()
+        # Before vLLM measures what memory is left for the KV caches.
+        with DeviceMemoryProfiler() as held:
+            self.bind()
+            self._build()
+        self.model_memory_usage += held.consumed_memory
 
     def _refuse_counts_of_one_rank(self) -> None:
         if self.xlite.plan.parallel.dp > 1 and should_skip_allreduce_across_dp_group(self.vllm_config):
@@ -94,8 +102,11 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
 
     def initialize_kv_cache(self, *args: Any, **kwargs: Any) -> None:
         super().initialize_kv_cache(*args, **kwargs)
-        # Only now are the block tables final: vllm-ascend may have made new ones for the kernels' block size.
-        self.xlite.forward = self._build()
+        if table_shape(self.input_batch.block_table[0]) != self._built_for:
+            # vllm-ascend has made new tables, for the kernels' block size.
+            self.xlite.forward = None
+            self._build()
+        assert self.xlite.forward is not None
         groups = self.kv_cache_config.kv_cache_groups
         caches = kv_layers(
             self.xlite.plan,
@@ -119,37 +130,24 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
                 budget,
             )
 
-    def _build(self) -> XliteForward:
-        assert self._xlite_weights is not None, "vLLM loads the model before it allocates caches"
-        plan = self.xlite.plan
-        table = self.input_batch.block_table[0]
-        # What the kernels count: a block of the cache may be several of these.
-        shape = TableShape(table.logical_block_size, table.get_device_tensor().shape[1])
-        sizes, rank = plan.parallel, get_tensor_model_parallel_rank()
-        runtime = self._xlite_api.Runtime(
-            self.device.index or 0,
-            rank=get_ep_group().rank_in_group if sizes.dp > 1 else rank,
-            tp_size=sizes.tp,
-            dp_size=sizes.dp,
-            moe_tp_size=sizes.moe_tp,
-            moe_ep_size=sizes.moe_ep,
-        )
-        built = build_model(self._xlite_api, runtime, plan, self._xlite_weights, shape, runtime.rank, self.device)
-        if built.host_lists and self.speculative_config is not None and self.use_async_scheduling:
-            raise UnsupportedOperationError(
-                f"{plan.architecture} takes its batches' lengths from the host, where asynchronous speculation knows "
-                "only upper bounds; start with --no-async-scheduling, or without speculative_config"
-            )
-        self._zero_table = torch.zeros(self.max_num_reqs, shape.blocks, dtype=torch.int32, device=self.device)
-        self._zero_host_table = torch.zeros(self.max_num_reqs, shape.blocks, dtype=torch.int32)
-        self._zero_slots = torch.zeros(self.max_num_tokens, dtype=torch.int32, device=self.device)
+    def _build(self) -> None:
+        assert self._xlite_weights is not None, "weights are bound before the runtime is built"
+        plan, shape = self.xlite.plan, table_shape(self.input_batch.block_table[0])
+        exact = self.speculative_config is None or not self.use_async_scheduling
+        built = build(self._xlite_api, plan, self._xlite_weights, shape, self.device, host_lengths_exact=exact)
+        self._null = NullBlocks(self.max_num_reqs, self.max_num_tokens, shape.blocks, self.device)
+        self.xlite.forward, self._built_for = XliteForward(built), shape
         logger.info_once(
             "xlite serves %s with up to %d tokens per batch on the %s runtime; larger batches run natively.",
             plan.architecture,
             self.xlite.router.budget,
             self.xlite.runtime,
         )
-        return XliteForward(built)
+
+    def profile_run(self) -> None:
+        if self._native.tokens is not None:
+            self._dummy_run(self._native.tokens, is_profile=True)
+        super().profile_run()
 
     # Per batch
 
@@ -178,6 +176,10 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
             if output is not None:
                 release_device_metadata(get_forward_context())
                 return output
+        elif self._native.leaves_out(num_tokens_padded):
+            assert self.xlite.forward is not None
+            output = self.xlite.forward.built.output
+            return output.new_zeros(num_tokens_padded, output.shape[1])
         return super()._model_forward(
             num_tokens_padded, input_ids, positions, intermediate_tensors, inputs_embeds, **model_kwargs
         )
@@ -196,9 +198,12 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         metadata = self._attention_metadata(context)
         if metadata is None:
             xlite.record(NO_METADATA, BatchFacts(padded, (), (), across))
+            self._native.require(padded, NO_METADATA)
             return None
         facts = read_facts(*host_lengths(metadata, self), metadata.num_actual_tokens, across)
-        if xlite.decide(facts).path is not Path.XLITE:
+        decision = xlite.decide(facts)
+        if decision.path is not Path.XLITE:
+            self._native.require(padded, decision)
             return None
         assert xlite.forward is not None
         assert self._deepstack is not None
@@ -228,11 +233,9 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         forward, dummy = self.xlite.forward, self.xlite.dummy
         host_table = None
         if forward is not None and forward.built.host_lists:
-            host_table = self._zero_host_table if dummy else self.input_batch.block_table[0].get_cpu_tensor()
-        # The blocks of a batch without requests are left over from others, and its slots are none: what it writes goes
-        # to block 0, which holds nothing.
-        table = self._zero_table if dummy else block_table(metadata)
-        slots = self._zero_slots if dummy else metadata.slot_mapping
+            host_table = self._null.host_table if dummy else self.input_batch.block_table[0].get_cpu_tensor()
+        table = self._null.table if dummy else block_table(metadata)
+        slots = self._null.slots if dummy else metadata.slot_mapping
         return BatchTensors(
             input_ids=None if input_ids is None else live(input_ids, tokens),
             inputs_embeds=None if inputs_embeds is None else live(inputs_embeds, tokens),
