@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import step_overhead
 from benchmarks.steps import Step, idle, sides
 from tests.contract import models
+from tests.contract.operators import Operators
 from xlite_adapter.forward import BatchTensors, XliteForward
 from xlite_adapter.runtime import native as native_runtime
-
-# They make another tensor over the same memory.
-VIEWS = {"slice", "alias", "detach", "view"}
-
-
-class Operators(TorchDispatchMode):
-    """Counts what reaches a device."""
-
-    def __init__(self):
-        super().__init__()
-        self.counts = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        if name not in VIEWS:
-            self.counts[name] += 1
-        return func(*args, **(kwargs or {}))
 
 
 def on_device(value, device):

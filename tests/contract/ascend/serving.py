@@ -26,7 +26,6 @@ from vllm.distributed import (
 from vllm.model_executor.layers import rotary_embedding as vllm_rotary_embedding
 from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_configs
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.workspace import init_workspace_manager
@@ -88,13 +87,13 @@ class Served:
     def loaded(self) -> None:
         """After the model and before its caches, where vLLM measures memory."""
 
-    def _scheduler(self) -> Scheduler:
+    def _scheduler(self) -> Any:
         specs = self.runner.get_kv_cache_spec()
         _resolve_layout(self.config, specs)
         caches = get_kv_cache_configs(self.config, [specs], [CACHE_BYTES])[0]
         self.runner.initialize_kv_cache(caches)
         self.config.cache_config.num_gpu_blocks = caches.num_blocks
-        return Scheduler(
+        return self.config.scheduler_config.get_scheduler_cls()(
             vllm_config=self.config,
             kv_cache_config=generate_scheduler_kv_cache_config([caches]),
             structured_output_manager=StructuredOutputManager(self.config),
@@ -115,6 +114,9 @@ class Served:
             output = self.runner.execute_model(asked)
             if output is None:
                 output = self.runner.sample_tokens(None)
+            if hasattr(output, "get_output"):
+                # With asynchronous scheduling tokens are still on their way to the host.
+                output = output.get_output()
         self.scheduler.update_from_output(asked, output)
         return asked
 

@@ -8,44 +8,9 @@ import pytest
 import torch
 from vllm.config import set_current_vllm_config
 
-from tests.contract.ascend.conftest import release
-from tests.contract.ascend.engines import inspect_here
-from tests.e2e.models import VOCABULARY, write_checkpoint
+from tests.contract.ascend.conftest import prompts, without_float32
 
-ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "GlmMoeDsaForCausalLM")
 TOKENS = 12
-
-
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def model(request, tmp_path_factory):
-    inspect_here(request.param)
-    return write_checkpoint(tmp_path_factory.mktemp("model"), request.param)
-
-
-def without_float32(model):
-    """0.23.0 gives caches of sparse attention the model's dtype by name, and vLLM has no name for float32 there."""
-    return release() == "0.23.0" and "index_topk" in (model / "config.json").read_text()
-
-
-@pytest.fixture
-def served(model, monkeypatch):
-    """``served(runtime, **settings)``: an engine on this runtime."""
-
-    def serve(runtime="reference", **settings):
-        settings = {**({"dtype": "bfloat16"} if without_float32(model) else {}), **settings}
-        from tests.contract.ascend.serving import Served
-        from xlite_adapter.integrations.plugin import register
-
-        monkeypatch.setenv("XLITE_ADAPTER_RUNTIME", runtime)
-        register()
-        return Served(model, monkeypatch, **settings)
-
-    return serve
-
-
-def prompts():
-    generator = torch.Generator().manual_seed(7)
-    return [torch.randint(3, VOCABULARY, (length,), generator=generator).tolist() for length in (5, 30, 1, 150)]
 
 
 class Recording:
