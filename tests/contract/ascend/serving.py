@@ -76,6 +76,7 @@ class Served:
             self.runner = self.worker.model_runner = self._runner()
             self.loaded()
             self.scheduler = self._scheduler()
+        self._under_way: Any = None
 
     def _runner(self) -> Any:
         """What ``init_device`` makes on a device: it asks the module of vllm-ascend's worker for the class."""
@@ -108,17 +109,40 @@ class Served:
         self.scheduler.add_request(Request(request_id=name, sampling_params=params, **given))
 
     def step(self) -> Any:
-        """One batch; what the scheduler asked for."""
+        """One batch; what the scheduler asked for, None where it had nothing to ask for.
+
+        With asynchronous scheduling it asks before it knows the tokens of the batch before, as in the engine.
+        """
         asked = self.scheduler.schedule()
+        if asked.total_num_scheduled_tokens == 0:
+            self._arrive()
+            return None
         with set_current_vllm_config(self.config):
             output = self.runner.execute_model(asked)
             if output is None:
                 output = self.runner.sample_tokens(None)
-            if hasattr(output, "get_output"):
-                # With asynchronous scheduling tokens are still on their way to the host.
-                output = output.get_output()
-        self.scheduler.update_from_output(asked, output)
+        self._arrive()
+        self._under_way = asked, output
+        if not self.config.scheduler_config.async_scheduling:
+            self._arrive()
+            drafts = self.runner.take_draft_token_ids()
+            if drafts is not None:
+                self.scheduler.update_draft_token_ids(drafts)
         return asked
+
+    def _arrive(self) -> None:
+        """The tokens of the batch that is under way."""
+        if self._under_way is None:
+            return
+        (asked, output), self._under_way = self._under_way, None
+        tokens = output.get_output() if hasattr(output, "get_output") else output
+        self.scheduler.update_from_output(asked, tokens)
+
+    def recorded(self) -> list[Any]:
+        """From now on each batch: the tensors, the facts, and copies of positions, slots, starts and lengths."""
+        seen: list[Any] = []
+        self.runner.xlite.forward = Recording(self.runner.xlite.forward, seen)
+        return seen
 
     def generate(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
         for number, prompt in enumerate(prompts):
@@ -127,6 +151,18 @@ class Served:
         while self.scheduler.has_unfinished_requests():
             self.step()
         return [list(request.output_token_ids) for request in requests]
+
+
+class Recording:
+    """Keeps what the runtime is handed; tensors that the next batch overwrites as copies."""
+
+    def __init__(self, forward: Any, seen: list[Any]) -> None:
+        self.built, self._forward, self._seen = forward.built, forward, seen
+
+    def __call__(self, batch: Any, facts: Any, stream: int = 0) -> Any:
+        tensors = batch.positions, batch.slot_mapping, batch.query_start_loc, batch.seq_lens
+        self._seen.append((batch, facts, *(each.clone() for each in tensors)))
+        return self._forward(batch, facts, stream)
 
 
 def compute_slot_mapping(

@@ -13,18 +13,6 @@ from tests.contract.ascend.conftest import prompts, without_float32
 TOKENS = 12
 
 
-class Recording:
-    """Keeps what the runtime is handed; tensors that the next batch overwrites as copies."""
-
-    def __init__(self, forward, seen):
-        self.built, self._forward, self._seen = forward.built, forward, seen
-
-    def __call__(self, batch, facts, stream=0):
-        copies = (each.clone() for each in (batch.positions, batch.slot_mapping, batch.query_start_loc))
-        self._seen.append((batch, facts, *copies))
-        return self._forward(batch, facts, stream)
-
-
 def test_text_equals_that_of_transformers(model, served):
     import transformers
 
@@ -48,15 +36,13 @@ def test_text_equals_that_of_transformers(model, served):
 
 def test_what_the_runtime_is_handed_is_what_the_scheduler_asked_for(served):
     engine = served()
-    runner, forward = engine.runner, engine.runner.xlite.forward
-    seen = []
-    runner.xlite.forward = Recording(forward, seen)
+    runner, seen = engine.runner, engine.recorded()
     for number, prompt in enumerate(prompts()):
         engine.add(str(number), prompt, 4)
     while engine.scheduler.has_unfinished_requests():
         computed = {name: request.num_computed_tokens for name, request in engine.scheduler.requests.items()}
         asked = engine.step()
-        batch, facts, positions, slots, starts = seen[-1]
+        batch, facts, positions, slots, starts, _ = seen[-1]
         names = runner.input_batch.req_ids
         assert facts.tokens == asked.total_num_scheduled_tokens == len(batch.input_ids)
         assert list(facts.lens) == [asked.num_scheduled_tokens[name] for name in names]
@@ -79,8 +65,7 @@ def test_the_batch_of_an_idle_rank_writes_to_block_0(served, monkeypatch):
     engine = served()
     runner = engine.runner
     engine.generate(prompts()[:2], 2)  # leaves rows behind in the tables
-    seen = []
-    runner.xlite.forward = Recording(runner.xlite.forward, seen)
+    seen = engine.recorded()
     monkeypatch.setattr(type(engine.worker), "log_memory_stats", lambda self: None)
     with set_current_vllm_config(engine.config):
         engine.worker.execute_dummy_batch()
