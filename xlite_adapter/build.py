@@ -62,6 +62,7 @@ def build_model(
     table: TableShape,
     rank: int,
     device: torch.device,
+    max_tokens: int | None = None,
 ) -> BuiltModel:
     """Hand the weights to the runtime and allocate the output buffer.
 
@@ -73,6 +74,7 @@ def build_model(
         table: The engine's block tables, once it has settled them.
         rank: Tensor-parallel rank.
         device: Where the output buffer lives.
+        max_tokens: Most tokens of a batch, where data-parallel ranks pad them beyond the plan's budget.
 
     Raises:
         RuntimeUnavailableError: The runtime lacks a field or slot that the plan needs, or memory for its workspace.
@@ -81,11 +83,12 @@ def build_model(
     model = api.Model()
     for slot, value in weights.slots.items():
         _assign(model, slot, value, "Model")
-    model.init(make_config(api, plan, table), rank)
+    tokens = plan.limits.token_budget if max_tokens is None else max_tokens
+    model.init(make_config(api, plan, table, tokens), rank)
     _allocate_workspace(runtime, model)
     hidden_size = plan.runtime_config["hidden_size"]
     assert isinstance(hidden_size, int)
-    output = torch.empty(plan.limits.token_budget, hidden_size, dtype=getattr(torch, plan.limits.dtype), device=device)
+    output = torch.empty(tokens, hidden_size, dtype=getattr(torch, plan.limits.dtype), device=device)
     levels = plan.runtime_config.get("deepstack_num_level", 0)
     assert isinstance(levels, int)
     mrope = bool(plan.runtime_config.get("mrope_section"))
@@ -112,8 +115,8 @@ def _allocate_workspace(runtime: Any, model: Any) -> None:
         )
 
 
-def make_config(api: RuntimeApi, plan: RuntimePlan, table: TableShape) -> Any:
-    """The runtime's ModelConfig with every field of the plan, sized for the engine's block tables.
+def make_config(api: RuntimeApi, plan: RuntimePlan, table: TableShape, max_tokens: int | None = None) -> Any:
+    """The runtime's ModelConfig with every field of the plan, sized for the engine's block tables and batches.
 
     The runtime sizes its scratch by max_seq_len and exhausts it on wider tables, so that field counts the table's
     tokens, which are never fewer than max_model_len.
@@ -122,6 +125,7 @@ def make_config(api: RuntimeApi, plan: RuntimePlan, table: TableShape) -> Any:
         "max_seq_len": max(plan.limits.max_seq_len, table.blocks * table.block_size),
         "block_size": table.block_size,
         "block_sizes": (table.block_size,),
+        "max_m": plan.runtime_config["max_m"] if max_tokens is None else max_tokens,
     }
     config = api.ModelConfig()
     for field, value in {**plan.runtime_config, **sized}.items():

@@ -64,13 +64,17 @@ class XliteForward:
     def __call__(self, batch: BatchTensors, facts: BatchFacts, stream: int = 0) -> torch.Tensor:
         """Hidden states after the final norm, [T, hidden]: a view that the next batch overwrites.
 
+        With data parallelism [R, hidden], where R is the largest count of any rank: the ranks exchange as many rows as
+        the output has, so that all must give the same.
+
         Raises:
             RuntimeForwardError: The batch lacks what the model takes, or has more than it takes, or the runtime
                 failed; the message holds the batch's facts.
         """
         if self._kv_caches is None:
             raise RuntimeForwardError("a batch came before its KV caches: initialize_kv_cache has not been called")
-        output = live(self.built.output, facts.tokens)
+        rows = facts.tokens if facts.tokens_across_dp is None else facts.tokens_across_dp
+        output = live(self.built.output, rows)
         try:
             _check(self.built, batch)
             self._run(batch, self._metadata(batch, facts), self._kv_caches, output, stream)

@@ -27,7 +27,8 @@ TOUCHED: dict[str, dict[str, tuple[str, ...]]] = {
         "NPUModelRunner": (
             *("__init__", "load_model", "get_model", "initialize_kv_cache", "execute_model", "_model_forward"),
             *("_should_build_dummy_attn_metadata", "_dummy_run", "query_start_loc", "seq_lens"),
-            *("optimistic_seq_lens_cpu", "kv_cache_config", "cudagraph_dispatcher"),
+            *("optimistic_seq_lens_cpu", "kv_cache_config", "cudagraph_dispatcher", "profile_run"),
+            "model_memory_usage",
         ),
     },
     "worker.block_table": {

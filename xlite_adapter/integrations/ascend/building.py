@@ -25,6 +25,7 @@ def build(
     weights: BoundWeights,
     table: TableShape,
     device: torch.device,
+    max_tokens: int,
     *,
     host_lengths_exact: bool,
 ) -> BuiltModel:
@@ -36,6 +37,7 @@ def build(
         weights: Bound with the same plan.
         table: From ``table_shape``.
         device: Of this rank.
+        max_tokens: Most tokens of a batch, padding of data-parallel ranks included.
         host_lengths_exact: Whether the host knows each request's length when its batch starts.
 
     Raises:
@@ -51,7 +53,7 @@ def build(
         moe_tp_size=sizes.moe_tp,
         moe_ep_size=sizes.moe_ep,
     )
-    built = build_model(api, runtime, plan, weights, table, runtime.rank, device)
+    built = build_model(api, runtime, plan, weights, table, runtime.rank, device, max_tokens)
     if built.host_lists and not host_lengths_exact:
         raise UnsupportedOperationError(
             f"{plan.architecture} takes its batches' lengths from the host, where asynchronous speculation knows only "

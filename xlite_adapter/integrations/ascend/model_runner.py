@@ -134,7 +134,8 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         assert self._xlite_weights is not None, "weights are bound before the runtime is built"
         plan, shape = self.xlite.plan, table_shape(self.input_batch.block_table[0])
         exact = self.speculative_config is None or not self.use_async_scheduling
-        built = build(self._xlite_api, plan, self._xlite_weights, shape, self.device, host_lengths_exact=exact)
+        weights, tokens = self._xlite_weights, self.xlite.router.effective_budget
+        built = build(self._xlite_api, plan, weights, shape, self.device, tokens, host_lengths_exact=exact)
         self._null = NullBlocks(self.max_num_reqs, self.max_num_tokens, shape.blocks, self.device)
         self.xlite.forward, self._built_for = XliteForward(built), shape
         logger.info_once(

@@ -54,7 +54,7 @@ class BatchGuard:
         else:
             tokens = checks.check_tensor("input", input, torch.int32, 1).shape[0]
             checks.check_token_count(tokens, limits)
-        checks.check_hidden_buffer("output", output, tokens, limits)
+        checks.check_output(output, tokens, limits)
         return tokens
 
     def check_extras(

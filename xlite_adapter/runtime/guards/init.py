@@ -60,7 +60,7 @@ def check_init(model: Any, config: ModelConfig, rank: int) -> torch.dtype:
         config: Sizes of the whole model.
         rank: This rank in the world of tensor- and data-parallel ranks.
     """
-    check_config(config, rank, data_parallel=True)
+    check_config(config, rank, groups=True)
     _check_device_sizes(config)
 
     def held(slot: str) -> Any:

@@ -44,7 +44,7 @@ def check_belongs(rt: Any, model: object, config: ModelConfig, rank: int) -> Non
         expected = getattr(config, name)
         if value != expected:
             raise RuntimeError(f"Runtime.{name.removeprefix('def_')} is {value}, the model's {name} is {expected}")
-    if (rt.rank - rank) % config.def_tp_size:
+    if (rt.rank - rank) % (config.def_tp_size * config.def_dp_size):
         raise RuntimeError(f"Runtime.rank is {rt.rank}, Model.init was given rank {rank}")
     if rt.model is not None and rt.model is not model:
         raise RuntimeError("another model has run on this Runtime, whose buffers are sized for it: make one for each")

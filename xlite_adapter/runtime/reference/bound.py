@@ -53,7 +53,10 @@ class BoundModel:
         aux_outputs: Sequence[torch.Tensor] | None,
         deepstack_input: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Check the batch, compute it, and write the first T rows of ``output``."""
+        """Check the batch, compute it, and write the first T rows of ``output``.
+
+        All rows of ``output`` count between data-parallel ranks: each exchanges as many.
+        """
         limits = self.limits
         kernels = self.kernels_of(rt)
         x = checks.check_embeds(input, limits) if input_is_embeds else checks.check_ids(input, limits)
@@ -61,7 +64,7 @@ class BoundModel:
         table_PR = self.decoder.attention.check_rope_table(table, limits)
         num_blocks = self._blocks_of(kernels, kv_cache)
         batch = make_batch(attn_meta, tokens, table_PR.shape[0], num_blocks, limits)
-        checks.check_hidden_buffer("output", output, tokens, limits)
+        rows = checks.check_output(output, tokens, limits)
         if aux_outputs is not None:
             checks.check_aux_outputs(aux_outputs, tokens, limits)
         checks.check_deepstack_input(deepstack_input, input_is_embeds, tokens, limits)
@@ -69,7 +72,7 @@ class BoundModel:
         with torch.no_grad():
             residual_TD = x if input_is_embeds else decoder.embed(self.decoder, kernels, x)
             hidden_TD = decoder.run_layers(
-                self.decoder, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs, deepstack
+                self.decoder, kernels, residual_TD, batch, kv_cache, table_PR, aux_outputs, deepstack, rows
             )
             output[:tokens].copy_(hidden_TD)
 
@@ -101,8 +104,13 @@ class BoundModel:
             tp_size, tp_rank = self.decoder.tp_size, self.decoder.tp_rank
             if rt.tp_size != tp_size:
                 raise RuntimeError(f"Runtime.tp_size is {rt.tp_size}, the model's def_tp_size is {tp_size}")
-            if rt.rank % tp_size != tp_rank:
-                raise RuntimeError(f"Runtime.rank is {rt.rank}, which is not rank {tp_rank} that Model.init was given")
+            if rt.dp_size != self.decoder.dp_size:
+                raise RuntimeError(
+                    f"Runtime.dp_size is {rt.dp_size}, the model's def_dp_size is {self.decoder.dp_size}"
+                )
+            rank = self.decoder.dp_rank * tp_size + tp_rank
+            if (rt.rank - rank) % (tp_size * rt.dp_size):
+                raise RuntimeError(f"Runtime.rank is {rt.rank}, which is not rank {rank} that Model.init was given")
             if self._config.n_routed_experts:
                 self._check_expert_groups(rt)
             self._runtime, self._kv_cache = rt, None
@@ -159,6 +167,8 @@ def _bind_weights(model: Model, config: ModelConfig, rank: int) -> decoder.Decod
         final_capture=captures.get(config.n_layers, -1),
         eps=config.norm_eps,
         attention=attention,
-        tp_rank=rank,
+        tp_rank=rank % config.def_tp_size,
         tp_size=config.def_tp_size,
+        dp_rank=rank // config.def_tp_size,
+        dp_size=config.def_dp_size,
     )

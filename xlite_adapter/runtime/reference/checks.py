@@ -34,6 +34,7 @@ class Limits(NamedTuple):
     aux_outputs: int
     mrope: bool
     deepstack_levels: int
+    data_parallel: bool
 
     @property
     def max_blocks(self) -> int:
@@ -55,6 +56,7 @@ def limits_of(config: ModelConfig, dtype: torch.dtype) -> Limits:
         aux_outputs=len(config.aux_layer_ids),
         mrope=len(config.mrope_section) > 0,
         deepstack_levels=config.deepstack_num_level,
+        data_parallel=config.def_dp_size > 1,
     )
 
 
@@ -219,6 +221,14 @@ def check_hidden_buffer(name: str, buffer: object, tokens: int, limits: Limits) 
     if buffer_TD.shape[0] < tokens:
         raise RuntimeError(f"{name} has {buffer_TD.shape[0]} rows for {tokens} tokens")
     return buffer_TD
+
+
+def check_output(output: object, tokens: int, limits: Limits) -> int:
+    """The buffer that a forward writes; returns its rows, all of which data-parallel ranks exchange."""
+    rows = check_hidden_buffer("output", output, tokens, limits).shape[0]
+    if limits.data_parallel and rows > limits.max_m:
+        raise RuntimeError(f"output has {rows} rows, which data-parallel ranks exchange, but max_m is {limits.max_m}")
+    return rows
 
 
 def check_aux_outputs(buffers: Sequence[torch.Tensor], tokens: int, limits: Limits) -> None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from xlite_adapter.runtime.protocol import Batch, Kernels, LinearWeight
 from xlite_adapter.runtime.reference.attention import Attention
-from xlite_adapter.runtime.reference.moe import Experts, Mlp, feed_forward_of
+from xlite_adapter.runtime.reference.moe import Exchange, Experts, Mlp, feed_forward_of
 
 
 class Layer(NamedTuple):
@@ -45,6 +45,8 @@ class DecoderModel(NamedTuple):
     attention: Attention
     tp_rank: int
     tp_size: int
+    dp_rank: int
+    dp_size: int
 
 
 def embed(model: DecoderModel, kernels: Kernels, ids_T: torch.Tensor) -> torch.Tensor:
@@ -67,14 +69,17 @@ def run_layers(
     table_PR: torch.Tensor,
     aux_outputs: Sequence[torch.Tensor] | None,
     deepstack: Sequence[torch.Tensor | None],
+    rows: int,
 ) -> torch.Tensor:
     """Hidden states after the final norm [T, D]; ``residual_TD`` holds the embeddings and is overwritten.
 
+    ``rows`` is how many each data-parallel rank exchanges, the same on all of them.
     ``deepstack`` has for each layer what is added to its output, [T, D], or None.
     """
     eps, add_rms_norm = model.eps, kernels.add_rms_norm
     reduce = kernels.all_reduce if model.tp_size > 1 else None
-    attend, feed_forward = model.attention.begin(kernels, batch, table_PR), feed_forward_of(kernels, reduce)
+    exchange = Exchange(model.dp_rank, model.dp_size, rows) if model.dp_size > 1 else None
+    attend, feed_forward = model.attention.begin(kernels, batch, table_PR), feed_forward_of(kernels, reduce, exchange)
     captures = None if aux_outputs is None else [buffer[: batch.tokens] for buffer in aux_outputs]
     x = kernels.rms_norm(residual_TD, model.first_norm, eps)
     for layer, kv_layer, extra_TD in zip(model.layers, kv_cache, deepstack, strict=True):

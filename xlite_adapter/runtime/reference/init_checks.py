@@ -39,19 +39,19 @@ def block_size_of(config: ModelConfig) -> int:
     return config.block_sizes[0] if config.block_sizes else config.block_size
 
 
-def check_config(config: ModelConfig, rank: int, data_parallel: bool = False) -> None:
+def check_config(config: ModelConfig, rank: int, groups: bool = False) -> None:
     """Raise ValueError on a config that cannot be computed exactly.
 
     Args:
         config: Sizes of the whole model.
         rank: This rank in the world of tensor- and data-parallel ranks.
-        data_parallel: Whether the runtime has groups of data-parallel ranks.
+        groups: Whether the runtime has groups for tensor- and for data-parallel ranks beside that of all.
     """
     _check_unsupported(config)
     check_belongs_to_mha(config)
     check_belongs_to_latent(config)
     _check_sizes(config)
-    _check_world(config, rank, data_parallel)
+    _check_world(config, rank, groups)
     check_experts(config)
     if is_latent(config):
         check_latent(config, block_size_of(config))
@@ -89,11 +89,12 @@ def _check_sizes(config: ModelConfig) -> None:
         fail("max_m", config.max_m, f"expected at least max_batch_size {config.max_batch_size}")
 
 
-def _check_world(config: ModelConfig, rank: int, data_parallel: bool) -> None:
+def _check_world(config: ModelConfig, rank: int, groups: bool) -> None:
     tp, dp = config.def_tp_size, config.def_dp_size
-    if dp != 1 and not data_parallel:
-        independent = "the reference has no data-parallel groups (ranks of a dense model are independent): expected 1"
-        fail("def_dp_size", dp, independent)
+    if dp != 1 and not config.n_routed_experts:
+        fail("def_dp_size", dp, "expected 1: data-parallel ranks of a dense model are independent")
+    if dp != 1 and tp != 1 and not groups:
+        fail("def_dp_size", dp, f"the reference has one group of ranks only: expected 1, as def_tp_size is {tp}")
     if not 0 <= rank < tp * dp:
         ranks = f"def_tp_size {tp}" + (f" x def_dp_size {dp}" if dp > 1 else "")
         raise ValueError(f"Model.init: rank {rank} is outside the world of {ranks}")

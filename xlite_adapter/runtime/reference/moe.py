@@ -1,7 +1,7 @@
 """The feed-forward of a layer: a gated MLP, or a mixture of such experts.
 
 Every rank routes all of its tokens, computes its own experts (or its slice of each), and the all-reduce adds the parts
-up.
+up. Data-parallel ranks have tokens of their own: each routes those of all ranks, and takes its own out of the sum.
 
 Legend of shapes: T tokens, D hidden size, E routed experts, A experts per token, S tokens of one expert.
 """
@@ -42,7 +42,17 @@ class Experts(NamedTuple):
     replicated: bool
 
 
-def feed_forward_of(kernels: Kernels, reduce: Reduce) -> Callable[[Mlp | Experts, torch.Tensor], torch.Tensor]:
+class Exchange(NamedTuple):
+    """Tokens of data-parallel ranks: each brings as many ``rows`` as all others, of which the last may be empty."""
+
+    rank: int
+    size: int
+    rows: int
+
+
+def feed_forward_of(
+    kernels: Kernels, reduce: Reduce, exchange: Exchange | None = None
+) -> Callable[[Mlp | Experts, torch.Tensor], torch.Tensor]:
     """What follows attention in one forward, as a function of a layer's weights and its normed input [T, D].
 
     It gives the whole output, [T, D]: an all-reduce is part of it, since experts may take part in one or not.
@@ -51,6 +61,8 @@ def feed_forward_of(kernels: Kernels, reduce: Reduce) -> Callable[[Mlp | Experts
 
     def feed_forward(weights: Mlp | Experts, x_TD: torch.Tensor) -> torch.Tensor:
         if isinstance(weights, Experts):
+            if exchange is not None:
+                return _mixture_of_all(weights, kernels, exchange, x_TD)
             return _mixture(weights, kernels, reduce, x_TD)
         x_TD = linear(silu_and_mul(linear(x_TD, weights[0], None)), weights[1], None)
         return x_TD if reduce is None else reduce(x_TD)
@@ -67,6 +79,16 @@ def _mixture(experts: Experts, kernels: Kernels, reduce: Reduce, x_TD: torch.Ten
     if experts.replicated:
         return _reduced(reduce, out_TD) + shared_TD
     return _reduced(reduce, out_TD + shared_TD)
+
+
+def _mixture_of_all(experts: Experts, kernels: Kernels, exchange: Exchange, x_TD: torch.Tensor) -> torch.Tensor:
+    """The same where the other ranks have other tokens; a shared expert is whole on each."""
+    rank, size, rows = exchange
+    own = slice(rank * rows, rank * rows + x_TD.shape[0])
+    all_tokens = x_TD.new_zeros(size * rows, x_TD.shape[1])
+    all_tokens[own] = x_TD
+    out_TD = kernels.all_reduce(_routed(experts, kernels, kernels.all_reduce(all_tokens)))[own]
+    return out_TD if experts.shared is None else out_TD + _shared(experts, experts.shared, kernels, x_TD)
 
 
 def _routed(experts: Experts, kernels: Kernels, x_TD: torch.Tensor) -> torch.Tensor:

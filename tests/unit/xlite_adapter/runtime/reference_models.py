@@ -197,7 +197,7 @@ class Harness:
         if self.table is None:
             self.table = rope_table(self.hf)
         self.config = make_config(self.hf, tp, **self.overrides)
-        self.model.init(self.config, rank)
+        self.model.init(self.config, self.runtime.rank % (tp * self.runtime.dp_size))
         self.cache = make_cache(self.hf, self.blocks, tp, self.dtype, self.pitch)
         self.free = torch.randperm(self.blocks, generator=torch.Generator().manual_seed(1)).tolist()
 

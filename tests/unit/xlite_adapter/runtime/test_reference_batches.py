@@ -382,8 +382,9 @@ def test_version_2_wants_a_sequence_of_tables(harness, call):
 
 def test_runtime_of_another_rank():
     harness = Harness(hf_model("llama"))
-    harness.runtime = xl.Runtime(0, rank=1, dp_size=2)  # rank 1 of DP 2 is tensor-parallel rank 0: accepted
-    harness.step([(harness.sequence(4), 4)])
+    harness.runtime = xl.Runtime(0, rank=1, dp_size=2)
+    with pytest.raises(RuntimeError, match=r"Runtime\.dp_size is 2, the model's def_dp_size is 1"):
+        harness.step([(harness.sequence(4), 4)])
 
 
 @pytest.mark.parametrize("version", [1, 2])
