@@ -6,6 +6,8 @@ CONTRACT_VENV ?= .contract
 RUN := "$(VENV)/bin/python" -m
 RUN_XLITE := "$(CONTRACT_VENV)/xlite/bin/python" -m
 ASCEND := 0.23.0 0.30.0rc2
+# Those of `make test` that run on vLLM 0.23.0, too: its engine against itself, and all that we touch of it.
+ENGINE_TESTS := parity engine experts packing plugin vllm_surface
 UV := uv==0.13.9
 
 .DEFAULT_GOAL := help
@@ -23,9 +25,10 @@ demo: venv ## Serve a model in three modes and compare; MODEL=folder or hub name
 test: venv ## Run the tests; PYTEST_ADDOPTS=... reaches pytest
 	@$(RUN) pytest
 
-contract: ## Run the real xlite on this CPU, over a stub of the NPU's libraries, in environments of its own under CONTRACT_VENV
+contract: ## Run the real xlite over a stub of the NPU's libraries, and older releases, in environments under CONTRACT_VENV
 	@PYTHON="$(PYTHON)" scripts/contract_env.sh "$(CONTRACT_VENV)"
 	@scripts/ascend_env.sh "$(CONTRACT_VENV)"
+	@PYTHON="$(PYTHON)" scripts/engine_env.sh "$(CONTRACT_VENV)"
 	@$(RUN_XLITE) pytest tests/contract
 	@for release in $(ASCEND); do \
 	    scripts/with_ascend.sh "$(CONTRACT_VENV)" "$$release" pytest tests/contract/ascend || exit 1; \
@@ -70,6 +73,16 @@ lock: ## Resolve the locks in requirements/ anew (from setup.cfg, *.in and overr
 	  grep -vE '^(torch|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+|setuptools)==' build/lock/ascend.txt \
 	    | grep -vxFf requirements/cpu.lock; \
 	} > requirements/ascend.lock
+	sed 's/^torch == .*/torch == 2.11.0/' requirements/overrides.txt > build/lock/override.txt
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.10 --no-annotate --no-header \
+	    --constraint build/lock/constraints.txt --override build/lock/override.txt \
+	    --output-file build/lock/engine.txt requirements/engine.in
+	{ echo "# Written by 'make lock'; installed beside cpu.lock, with --no-deps, by scripts/engine_env.sh."; \
+	  bash -c '. scripts/environments.sh; vllm_packages' \
+	    | awk 'NR == FNR { there[$$1]; next } !($$1 in there)' - build/lock/engine.txt \
+	    | grep -vE "^(colorama|opencv|torchvision|torchaudio|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)|sys_platform == 'never'"; \
+	  grep -E '^nvidia-cuda-(runtime|cupti)==' build/lock/engine.txt; \
+	} > requirements/engine.lock
 
 clean: ## Remove .venv, .contract, caches and build output (not those elsewhere, nor the model in the cache folder)
 	rm -rf .venv .venv.lock .contract build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

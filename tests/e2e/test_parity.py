@@ -9,6 +9,7 @@ import torch
 
 from tests.e2e import engines
 from tests.e2e.models import ARCHITECTURES, NATIVE
+from tests.e2e.releases import case
 
 COMPILED = {**engines.DECODE_ONLY, "enforce_eager": False}
 
@@ -17,14 +18,14 @@ MODES = {"decode-only": engines.DECODE_ONLY, "decode-only-compiled": COMPILED, "
 # What vLLM's compiler does to the native path does not depend on the family beyond these kinds, and it takes its time.
 TO_COMPILE = ("LlamaForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM")
 CASES = [
-    (architecture, mode)
+    case(architecture, mode)
     for architecture in NATIVE
     for mode in MODES
     if mode != "decode-only-compiled" or architecture in TO_COMPILE
 ]
 
 
-@pytest.mark.parametrize("architecture", NATIVE)
+@pytest.mark.parametrize("architecture", [case(architecture) for architecture in NATIVE])
 def test_the_oracle_says_something(stock, architecture):
     """Equal tokens prove nothing if the model repeats itself or the corners were never reached."""
     run = stock(architecture)

@@ -45,8 +45,10 @@ def test_the_worker_constructs_its_runner_from_the_module_attribute_that_is_repl
     source = inspect.getsource(cpu_worker.CPUWorker.init_device)
     assert "self.model_runner = CPUModelRunner(self.vllm_config" in source
     assert parameters(cpu_worker.CPUWorker.__init__)[0] == "vllm_config"
-    for method in ("execute_dummy_batch", "start_weight_update", "shutdown"):
+    for method in ("execute_dummy_batch", "shutdown"):
         assert parameters(getattr(cpu_worker.CPUWorker, method)) == []
+    # 0.23.0 has a parameter, which is handed on.
+    assert parameters(cpu_worker.CPUWorker.start_weight_update) in ([], ["is_checkpoint_format"])
 
 
 def test_the_platform_step_that_is_wrapped_and_the_class_it_chooses():

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from vllm import _custom_ops as ops
 
+from xlite_adapter.integrations.cpu.compat import no_window
 from xlite_adapter.integrations.cpu.latent_kernels import VllmLatentKernels
 from xlite_adapter.runtime.protocol import AttentionShape, Batch, LinearWeight
 
@@ -39,6 +40,7 @@ class VllmCpuKernels(VllmLatentKernels):
     def __init__(self, isa: str, split_kv: bool, all_reduce: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._isa = isa
         self._split_kv = split_kv
+        self._no_window = no_window()
         self.all_reduce = all_reduce
 
     @staticmethod
@@ -133,7 +135,7 @@ class VllmCpuKernels(VllmLatentKernels):
             scale=state.scale,
             causal=True,
             alibi_slopes=None,
-            sliding_window=-1,
+            sliding_window=self._no_window,
             block_table=state.block_table,
             softcap=0,
             scheduler_metadata=state.scheduler_metadata,

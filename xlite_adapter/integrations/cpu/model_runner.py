@@ -20,6 +20,7 @@ from xlite_adapter.config import Options
 from xlite_adapter.forward import BatchTensors, XliteForward, live
 from xlite_adapter.integrations.admission import make_router, require_plan
 from xlite_adapter.integrations.agreement import rank_facts, require_agreement
+from xlite_adapter.integrations.cpu.compat import as_loaded
 from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels
 from xlite_adapter.integrations.cpu.layouts import Rows, kv_layer, rows_of
 from xlite_adapter.integrations.cpu.packing import record_packing, refuse_new_weights
@@ -61,8 +62,9 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         with record_packing() as record:
             super().load_model(*args, **kwargs)
         model = self.get_model()
-        weights = self._xlite_weights = bind_weights(self.xlite.plan, model, record.by_path(model))
-        self._deepstack = Deepstack(self.xlite.plan, model)
+        plan = self.xlite.plan = as_loaded(self.xlite.plan, model)
+        weights = self._xlite_weights = bind_weights(plan, model, record.by_path(model))
+        self._deepstack = Deepstack(plan, model)
         copies = {**weights.copies, "raw experts": record.expert_bytes}
         if sum(copies.values()):
             held = ", ".join(f"{name} {count} bytes" for name, count in copies.items() if count)
@@ -86,12 +88,7 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         block_table = self.input_batch.block_table[0]
         table = TableShape(block_table.block_size, block_table.max_num_blocks_per_req)
         rank = get_tensor_model_parallel_rank()
-        kernels = VllmCpuKernels(
-            self._attention_isa(table.block_size), envs.VLLM_CPU_ATTN_SPLIT_KV, get_tp_group().all_reduce
-        )
-        sizes = plan.parallel
-        experts = {"moe_tp_size": sizes.moe_tp, "moe_ep_size": sizes.moe_ep}
-        runtime = self._xlite_api.Runtime(0, rank=rank, tp_size=sizes.tp, **experts, kernels=kernels)
+        runtime = self._runtime(table, rank)
         built = build_model(self._xlite_api, runtime, plan, self._xlite_weights, table, rank, self.device)
         logger.info_once(
             "xlite serves %s with up to %d tokens per batch on the %s runtime; larger batches run natively.",
@@ -100,6 +97,14 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
             self.xlite.runtime,
         )
         return XliteForward(built)
+
+    def _runtime(self, table: TableShape, rank: int) -> Any:
+        kernels = VllmCpuKernels(
+            self._attention_isa(table.block_size), envs.VLLM_CPU_ATTN_SPLIT_KV, get_tp_group().all_reduce
+        )
+        sizes = self.xlite.plan.parallel
+        experts = {"moe_tp_size": sizes.moe_tp, "moe_ep_size": sizes.moe_ep}
+        return self._xlite_api.Runtime(0, rank=rank, tp_size=sizes.tp, **experts, kernels=kernels)
 
     def _attention_isa(self, block_size: int) -> str:
         if self.xlite.plan.attention != "mha":
