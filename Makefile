@@ -33,6 +33,7 @@ contract: ## Run the real xlite over a stub of the NPU's libraries, and older re
 	@for release in $(ASCEND); do \
 	    scripts/with_ascend.sh "$(CONTRACT_VENV)" "$$release" pytest tests/contract/ascend || exit 1; \
 	done
+	@"$(CONTRACT_VENV)/engine-0.23.0/bin/python" -m pytest tests/contract/engine $(ENGINE_TESTS:%=tests/e2e/test_%.py)
 
 lint: venv ## Run ruff, mypy, import-linter and codespell
 	$(RUN) ruff check .

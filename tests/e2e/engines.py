@@ -76,12 +76,12 @@ def generate(llm: Any, requests: list[list[int]], max_tokens: int = TOKENS) -> R
     from vllm import SamplingParams
 
     greedy = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
-    before = _preemptions(llm)
+    before = preemptions(llm)
     outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in requests], greedy, use_tqdm=False)
     return Run(
         tokens=[list(output.outputs[0].token_ids) for output in outputs],
         cached=sum(output.num_cached_tokens or 0 for output in outputs),
-        preemptions=_preemptions(llm) - before,
+        preemptions=preemptions(llm) - before,
     )
 
 
@@ -105,5 +105,5 @@ def run(model: Path, mode: dict[str, Any], **settings: Any) -> Run:
     return result
 
 
-def _preemptions(llm: Any) -> int:
+def preemptions(llm: Any) -> int:
     return sum(int(metric.value) for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
