@@ -9,6 +9,8 @@ import importlib.metadata
 
 import pytest
 
+from tests.reporting import pytest_terminal_summary, report  # noqa: F401 - pytest finds them here
+
 
 def _has_xlite() -> bool:
     try:

@@ -19,33 +19,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import engines, models
+from tests.reporting import pytest_terminal_summary, report  # noqa: F401 - pytest finds them here
 
 Checkpoints = Callable[..., Path]
 
 ROOM = 2 << 30
 """Bytes of checkpoints and logs that all tests together may keep until the end."""
-
-
-_REPORT = pytest.StashKey[list[str]]()
-
-
-@pytest.fixture
-def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """``report(line)``: a measurement that the summary at the end shows."""
-    return lambda line: add_line(request.config, line)
-
-
-def add_line(config: pytest.Config, line: str) -> None:
-    """The same for fixtures of a wider scope."""
-    config.stash.setdefault(_REPORT, []).append(line)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash.get(_REPORT, [])
-    if lines:
-        terminalreporter.section("measured")
-        for line in lines:
-            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session", autouse=True)

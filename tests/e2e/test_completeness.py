@@ -19,10 +19,10 @@ from arch_registry.head_fields import Rope
 from arch_registry.mrope_reader import KEYS as MROPE_KEYS
 from tests.e2e import models, modules, paged, paths
 from tests.e2e.config_reads import ConfigReads
-from tests.e2e.conftest import add_line
 from tests.e2e.flips import ABSENT, ROPE_KEYS, ROPES, Flip, flips
 from tests.e2e.judging import BOUND, CHUNK, LENGTHS, judge, write_config
 from tests.e2e.models import ARCHITECTURES, MODULES, SMALL_HEAD, config_json
+from tests.reporting import add_line
 
 SPECS = {architecture: builtin_registry().get(architecture) for architecture in MODULES}
 

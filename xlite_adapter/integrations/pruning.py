@@ -48,3 +48,19 @@ def prune(dispatcher: Any, budget: int) -> Pruned:
     return Pruned(
         tuple(sorted(size for size in sizes if size > budget)), tuple(sorted(size for size in sizes if size <= budget))
     )
+
+
+def captured_graphs(dispatcher: Any, layers: int) -> int:
+    """How many graphs capture makes of the keys that are left, which is also how many streams an NPU lends them.
+
+    A full graph is one. Piecewise, attention splits a model of n layers into n + 1 pieces, each a graph of its own. A
+    graph holds a stream for as long as the engine runs, and one more for each communicator that is used inside
+    (vllm-ascend's developer guide, "ACL Graph", under stream resources), so this is the least. A device has 2048 in
+    all, of which vllm-ascend plans with 1800.
+
+    Args:
+        dispatcher: vLLM's CudagraphDispatcher.
+        layers: Decoder layers of the model.
+    """
+    pieces = {"PIECEWISE": layers + 1, "FULL": 1}
+    return sum(pieces[mode.name] * len(keys) for mode, keys in dispatcher.cudagraph_keys.items())
