@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ import pytest
 from tests.e2e.servers import ROOT
 
 EXAMPLES = ROOT / "examples" / "ascend"
-MODEL = ROOT / "tests" / "fixtures" / "configs" / "Qwen" / "Qwen3-30B-A3B"
+CONFIGS = ROOT / "tests" / "fixtures" / "configs"
+MODEL = CONFIGS / "Qwen" / "Qwen3-30B-A3B"
 # Of vllm-ascend's guide to graph modes.
 RECOMMENDED = {
     "HCCL_BUFFSIZE": "1024",
@@ -98,8 +101,9 @@ def offline_arguments(module: Any, monkeypatch: pytest.MonkeyPatch, *words: str)
         raise _SeenError(engine_args)
 
     monkeypatch.setattr(LLMEngine, "from_engine_args", stop)
+    model = [] if words and not words[0].startswith("-") else [str(MODEL)]
     with pytest.raises(_SeenError) as seen:
-        module.main([str(MODEL), *words])
+        module.main([*model, *words])
     return seen.value.args[0]
 
 
@@ -113,6 +117,23 @@ def configuration(form: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, f
         return serve_arguments(called(folder)[0]).create_engine_config()
     mode = [] if full else ["--mode", "decode-only"]
     return offline_arguments(offline(monkeypatch), monkeypatch, *size, *mode).create_engine_config()
+
+
+def checklist() -> dict[str, list[str]]:
+    """Number -> words, for each step of README's checklist for NPUs, with published configs in place of hub names."""
+    section = (ROOT / "README.md").read_text().split("\n### To prove on NPUs\n")[1]
+    lines = section.split("```bash\n")[1].split("\n```")[0].splitlines()
+    set_before = dict(line.split("=", 1) for line in lines if line.startswith(("one=", "draft=")))
+    steps = {}
+    for line in lines:
+        if "  # " not in line:
+            continue
+        command, number = re.split(r"  +# ", line)
+        for name, value in set_before.items():
+            text = shlex.split(value)[0]
+            command = command.replace(f'"${name}"', shlex.quote(text)).replace(f"${name}", text)
+        steps[number[0]] = shlex.split(command.replace("Qwen/Qwen3", f"{CONFIGS}/Qwen/Qwen3"))
+    return steps
 
 
 def decided(config: Any) -> dict[str, Any]:

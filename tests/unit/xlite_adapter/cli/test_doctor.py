@@ -117,7 +117,10 @@ def test_the_native_runtime_is_imported_on_npus_only(monkeypatch):
         ("xlite", {}, "ok"),
         ("xlite", {"xlite": "0.2.0rc3"}, "warning"),
         ("vllm-ascend", {}, "ok"),
-        ("vllm-ascend", {"vllm-ascend": "0.23.0"}, "warning"),
+        ("torch", {"torch": "2.10.0"}, "ok"),
+        ("vllm-ascend", {"vllm-ascend": "0.23.0"}, "ok"),
+        ("vllm-ascend", {"vllm-ascend": "0.30.0rc2"}, "ok"),
+        ("vllm-ascend", {"vllm-ascend": "0.30.0rc1"}, "warning"),
     ],
 )
 def test_versions(name, installed, expected):
