@@ -83,11 +83,11 @@ def build_model(
     model = api.Model()
     for slot, value in weights.slots.items():
         _assign(model, slot, value, "Model")
-    tokens = plan.limits.token_budget if max_tokens is None else max_tokens
-    model.init(make_config(api, plan, table, tokens), rank)
+    model.init(make_config(api, plan, table, max_tokens), rank)
     _allocate_workspace(runtime, model)
     hidden_size = plan.runtime_config["hidden_size"]
     assert isinstance(hidden_size, int)
+    tokens = plan.limits.token_budget if max_tokens is None else max_tokens
     output = torch.empty(tokens, hidden_size, dtype=getattr(torch, plan.limits.dtype), device=device)
     levels = plan.runtime_config.get("deepstack_num_level", 0)
     assert isinstance(levels, int)

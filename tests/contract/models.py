@@ -61,7 +61,8 @@ def table_of(plan: RuntimePlan) -> TableShape:
 def build(
     api: Any, plan: RuntimePlan, weights: BoundWeights | None = None, rank: int = 0, **runtime: int
 ) -> BuiltModel:
-    return build_model(api, api.Runtime(0, **runtime), plan, weights or weights_of(plan), table_of(plan), rank, CPU)
+    handle = api.Runtime(0, rank=rank if runtime else 0, **runtime)
+    return build_model(api, handle, plan, weights or weights_of(plan), table_of(plan), rank, CPU)
 
 
 def caches_of(plan: RuntimePlan, blocks: int = BLOCKS) -> list[tuple[torch.Tensor, ...]]:

@@ -1,5 +1,5 @@
 /*
- * What xlite 0.2.0rc4 needs of CANN to run on a machine without an NPU: one device whose memory is the host's.
+ * What xlite 0.2.0rc4 needs of CANN to run on a machine without an NPU: devices whose memory is the host's.
  *
  * Memory really works, so host code that fills and reads device buffers sees its own data. Streams, events and notifies
  * are handles without an order, which is enough because nothing runs in the background. Kernels register and launch
@@ -47,7 +47,7 @@ GIVES_HANDLE(aclrtGetCurrentContext)
 
 int aclrtGetDeviceCount(uint32_t *count)
 {
-    *count = 1;
+    *count = 8; /* as a server has */
     return SUCCESS;
 }
 
@@ -179,21 +179,38 @@ SUCCEEDS(rtVectorCoreKernelLaunchWithHandle)
 
 /* ---- Between devices and processes ---- */
 
-REFUSES(HcclGetRootInfo)
-REFUSES(HcclCommInitRootInfo)
-REFUSES(HcclAllGather)
-REFUSES(HcclAllReduce)
+/* Between ranks nothing is exchanged either. A test that looks at launches only says that it knows. */
+#define EXCHANGES_NOTHING(name) \
+    int name(void) { return getenv("XLITE_STUB_EXCHANGES_NOTHING") ? SUCCESS : NOT_SUPPORTED; }
+
+EXCHANGES_NOTHING(HcclGetRootInfo)
+EXCHANGES_NOTHING(HcclAllGather)
+EXCHANGES_NOTHING(HcclAllReduce)
+EXCHANGES_NOTHING(HcclReduceScatter)
+EXCHANGES_NOTHING(aclmdlRICaptureBegin)
+EXCHANGES_NOTHING(aclmdlRIExecuteAsync)
+
+int HcclCommInitRootInfo(uint32_t ranks, const void *root, uint32_t rank, void **communicator)
+{
+    (void)ranks, (void)root, (void)rank;
+    *communicator = &handle;
+    return HcclGetRootInfo();
+}
+
+int aclmdlRICaptureEnd(void *stream, void **model)
+{
+    (void)stream;
+    *model = &handle;
+    return aclmdlRICaptureBegin();
+}
+
 REFUSES(HcclAlltoAllV)
-REFUSES(HcclReduceScatter)
 SUCCEEDS(HcclCommDestroy)
 REFUSES(aclrtDeviceGetBareTgid)
 REFUSES(aclrtIpcMemGetExportKey)
 REFUSES(aclrtIpcMemImportByKey)
 REFUSES(aclrtIpcMemSetImportPid)
 SUCCEEDS(aclrtIpcMemClose)
-REFUSES(aclmdlRICaptureBegin)
-REFUSES(aclmdlRICaptureEnd)
-REFUSES(aclmdlRIExecuteAsync)
 SUCCEEDS(aclmdlRIDestroy)
 
 /* ---- Logging and profiling (both off), helpers ---- */

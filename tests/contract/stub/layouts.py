@@ -22,6 +22,9 @@ _LATENT = "ffts:p q_latent:p q_rope:p k_cache:p pe_cache:p chosen:p scratch:p"
 _LATENT_SIZES = "heads:u rope_dim:u latent_dim:u block_size:u requests:u"
 _LATENT_STRIDES = "topk:u k_block_stride:u pe_block_stride:u"
 
+_PARTS = " ".join(f"part{number}:p" for number in range(8))
+_SIZES = " ".join(f"size{number}:U" for number in range(8))
+
 LAYOUTS = {
     "embed_kernel": "table:p ids:p out:p dim:u tokens:u start:u end:u tp:u",
     "norm": (
@@ -54,6 +57,9 @@ LAYOUTS = {
         "nz:b transpose:b swizzle:U"
     ),
     "unpermutation": "x:p routing:p out:p places:p weights:p tokens:u dim:u experts:u start:u end:u",
+    # Bytes of one data-parallel rank: hidden states, their routing weights and the experts of each token.
+    "concat": f"ffts:p out:p {_PARTS} {_SIZES} parts:u bytes:U",
+    "split": f"ffts:p x:p {_PARTS} {_SIZES} parts:u ranks:u bytes:U",
     "add": "x:p y:p out:p tokens:u dim:u",
     "sigmoid_gate_mul": "x:p gate:p out:p tokens:u dim:u gate_dim:u",
     "cast_bfloat16_t": "x:p out:p count:u",
