@@ -72,6 +72,7 @@ class Served:
             self.worker = resolve_obj_by_qualname(config.parallel_config.worker_cls)(
                 vllm_config=config, local_rank=0, rank=0, distributed_init_method="", is_driver_worker=True
             )
+            self.worker.log_memory_stats = lambda: None
             init_workspace_manager(CPU, 1)
             self.runner = self.worker.model_runner = self._runner()
             self.loaded()

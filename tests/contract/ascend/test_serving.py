@@ -66,7 +66,6 @@ def test_the_batch_of_an_idle_rank_writes_to_block_0(served, monkeypatch):
     runner = engine.runner
     engine.generate(prompts()[:2], 2)  # leaves rows behind in the tables
     seen = engine.recorded()
-    monkeypatch.setattr(type(engine.worker), "log_memory_stats", lambda self: None)
     with set_current_vllm_config(engine.config):
         engine.worker.execute_dummy_batch()
     ((batch, facts, *_),) = seen
