@@ -110,7 +110,7 @@ def test_the_steps_of_the_checklist_are_command_lines(monkeypatch):
     "line",
     [
         "xlite serves %s with up to %d tokens per batch on the %s runtime",
-        "xlite: %d graphs for up to %d tokens are not captured",
+        "xlite: %d graph sizes for up to %d tokens are not captured",
     ],
 )
 def test_what_the_checklist_says_of_the_log_is_what_is_logged(line):

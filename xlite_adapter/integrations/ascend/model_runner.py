@@ -27,7 +27,7 @@ from xlite_adapter.integrations.ascend.versions import versions
 from xlite_adapter.integrations.ascend.weights import as_stored, held_weights
 from xlite_adapter.integrations.compat import release_device_metadata
 from xlite_adapter.integrations.deepstack import Deepstack
-from xlite_adapter.integrations.pruning import may_prune, prune
+from xlite_adapter.integrations.pruning import captured_graphs, may_prune, prune
 from xlite_adapter.integrations.ranks import gather_over_ranks
 from xlite_adapter.integrations.serving import XliteServing
 from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, read_facts
@@ -122,12 +122,17 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         mode, budget = self.compilation_config.cudagraph_mode, self.xlite.router.budget
         if not may_prune(self.vllm_config, mode, self.xlite.plan.parallel.dp):
             return
-        pruned = prune(self.cudagraph_dispatcher, budget)
+        layers, dispatcher = len(self.xlite.plan.layer_names), self.cudagraph_dispatcher
+        before = captured_graphs(dispatcher, layers)
+        pruned = prune(dispatcher, budget)
         if pruned.dropped:
             logger.info(
-                "xlite: %d graphs for up to %d tokens are not captured, as their batches run on xlite.",
+                "xlite: %d graph sizes for up to %d tokens are not captured, as their batches run on xlite: "
+                "%d graphs instead of %d.",
                 len(pruned.dropped),
                 budget,
+                captured_graphs(dispatcher, layers),
+                before,
             )
 
     def _build(self) -> None:
