@@ -15,6 +15,7 @@ from arch_registry.hf_config import HfConfig
 from arch_registry.parallel import Limits, ParallelShape
 from arch_registry.plan import MODEL_DTYPE, PlanResult, RuntimePlan, SlotPlan
 from arch_registry.planner import plan_model
+from arch_registry.quantization import Quantization
 from arch_registry.registry import BrokenEntryPoint, Registry, builtin_registry
 from arch_registry.rope import RopeSpec
 from arch_registry.spec import ArchSpec
@@ -34,6 +35,7 @@ __all__ = [
     "Override",
     "ParallelShape",
     "PlanResult",
+    "Quantization",
     "Registry",
     "RopeSpec",
     "RuntimePlan",

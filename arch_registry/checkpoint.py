@@ -6,8 +6,9 @@ from pathlib import Path
 
 from arch_registry.findings import Finding, FindingCode
 
-# Quantised checkpoints whose config.json may be that of the float model, word for word.
-_QUANTIZED_BY = {"quant_model_description.json": "ModelSlim", "hf_quant_config.json": "ModelOpt"}
+# Of quantised checkpoints whose config.json may be that of the float model, word for word. What ModelSlim writes beside
+# it is read: arch_registry.quantization.
+_QUANTIZED_BY = {"hf_quant_config.json": "ModelOpt"}
 
 
 def folder_findings(path: str | Path) -> list[Finding]:

@@ -32,6 +32,11 @@ class SlotPlan:
         transform: How: the name of a function of ``xlite_adapter.weights.TRANSFORMS``.
         order: Name of the order that the runtime wants the rows in, one of ``xlite_adapter.weights.ORDERS``; empty for
             the module's own.
+        form: Name of the form that the runtime wants each weight in, one of ``xlite_adapter.weights.FORMS``; empty for
+            the module's own.
+        quantized: Type of each path's weights, of ``arch_registry.quantization``: those that are not FLOAT are int8.
+            Empty where all are float.
+        transposed: Whether quantised weights are stored [in, out], and not in ``shape``.
     """
 
     slot: str
@@ -44,6 +49,9 @@ class SlotPlan:
     sources: tuple[str, ...] = ()
     transform: str = ""
     order: str = ""
+    form: str = ""
+    quantized: tuple[str, ...] = ()
+    transposed: bool = False
 
     @property
     def count(self) -> int:

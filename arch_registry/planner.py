@@ -12,7 +12,9 @@ from arch_registry.hf_config import HfConfig
 from arch_registry.names import is_typo
 from arch_registry.nested import apply_outer, enter
 from arch_registry.parallel import Limits, ParallelShape, limit_findings, shape_findings
-from arch_registry.plan import PlanResult, RuntimePlan
+from arch_registry.plan import PlanResult, RuntimePlan, SlotPlan
+from arch_registry.quantization import Quantization
+from arch_registry.quantized_slots import IGNORED, RUNTIME, Quantizer
 from arch_registry.registry import Registry
 from arch_registry.scope import Scope, integer
 from arch_registry.spec import ArchSpec
@@ -24,6 +26,7 @@ def plan_model(
     parallel: ParallelShape,
     limits: Limits,
     architecture: str | None = None,
+    quantization: Quantization | None = None,
 ) -> PlanResult:
     """Plan a model, or say everything that stands in the way.
 
@@ -34,6 +37,7 @@ def plan_model(
         limits: What the runtime is sized for.
         architecture: The architecture if already decided; None takes the first of the config that is registered,
             with a warning if others stand before it.
+        quantization: Types of the checkpoint's weights; None for float ones.
 
     Returns:
         A plan without findings of Severity.ERROR, or no plan and all findings. Warnings may stand beside either.
@@ -48,13 +52,14 @@ def plan_model(
     spec = None if name is None else registry.get(name)
     if name is None or spec is None:
         return PlanResult(None, (*findings, *choice))
-    scope = Scope(view, parallel, limits, findings=[*findings, *choice])
+    scope = Scope(view, parallel, limits, findings=[*findings, *choice], quantization=quantization)
     _apply(spec, scope)
+    slots = _slots(spec, scope)
     found = tuple(scope.findings)
     if any(finding.severity is Severity.ERROR for finding in found):
         return PlanResult(None, found)
     _check_complete(spec, scope)
-    return PlanResult(_build(name, registry.owner(name) or "", spec, scope), found)
+    return PlanResult(_build(name, registry.owner(name) or "", spec, scope, slots), found)
 
 
 def _choose(view: HfConfig, registry: Registry, architecture: str | None) -> tuple[str | None, list[Finding]]:
@@ -131,19 +136,36 @@ def _check_complete(spec: ArchSpec, scope: Scope) -> None:
         raise SpecError(f"spec {spec.name!r}: undetermined without a finding: {', '.join(missing) or 'rope'}")
 
 
-def _build(name: str, owner: str, spec: ArchSpec, scope: Scope) -> RuntimePlan:
+def _slots(spec: ArchSpec, scope: Scope) -> tuple[SlotPlan, ...]:
+    """Slots of the rules whose names are all known: where some are not, only what is wrong with the others counts."""
     values = scope.values
-    layers = integer(values[spec.layers])
-    slots = [rule.expand(values, layers) for rule in spec.weights]
+    layers = scope.ints(spec.layers)
+    known = [rule for rule in spec.weights if layers and not set(rule.needs) - values.keys()]
+    expanded = [rule.expand(values, integer(values[spec.layers])) for rule in known]
+    slots = tuple(slot for slot in expanded if slot is not None and slot.paths)
+    if scope.quantization is None or not slots:
+        return slots
+    quantizer = Quantizer(scope.quantization)
+    whole_qk = any(rule.field == "qk_norm_full" and rule.value(values) for rule in spec.runtime)
+    slots = quantizer.quantized(slots, scope.limits.dtype, whole_qk)
+    for finding in quantizer.findings:
+        scope.add(finding)
+    return slots
+
+
+def _build(name: str, owner: str, spec: ArchSpec, scope: Scope, slots: tuple[SlotPlan, ...]) -> RuntimePlan:
+    values, layers = scope.values, integer(scope.values[spec.layers])
+    config = {rule.field: rule.value(values) for rule in spec.runtime}
+    quantized = any(slot.quantized for slot in slots)
     assert scope.rope is not None  # _check_complete
     return RuntimePlan(
         architecture=name,
         spec=spec.name,
         owner=owner,
         attention=spec.attention,
-        runtime_config={rule.field: rule.value(values) for rule in spec.runtime},
-        slots=tuple(slot for slot in slots if slot is not None and slot.paths),
-        ignored=tuple(rule.pattern for rule in spec.ignored),
+        runtime_config={**config, **RUNTIME} if quantized else config,
+        slots=slots,
+        ignored=(*(rule.pattern for rule in spec.ignored), *(IGNORED if quantized else ())),
         decoder=spec.decoder,
         layer_names=tuple(spec.layer_name.format(i=layer) for layer in range(layers)),
         rope_table=spec.rope_table,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from arch_registry.findings import Finding, FindingCode
 from arch_registry.parallel import DTYPES
+from arch_registry.quantization import DESCRIPTION
 from arch_registry.scope import Scope
 
 
@@ -68,6 +70,31 @@ class Off:
             value = scope.config.get(key)
             if not any(type(value) is type(off) and value == off for off in self.off):
                 scope.add(Finding(self.code, scope.config.path(key), value, expected, self.hint))
+
+
+@dataclass(frozen=True, slots=True)
+class Unquantized:
+    """No key says that the weights are quantised, unless by ModelSlim, whose file names the types that count."""
+
+    by: str = "ascend"
+    said: tuple[str, ...] = ("quant_method", "model_quant_type")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return ("quantization_config", "compression_config")
+
+    def apply(self, scope: Scope) -> None:
+        hint = "Use the checkpoint with float weights, or one quantised by ModelSlim, or serve this one natively."
+        for key in self.keys:
+            value = scope.config.get(key) if key in scope.config else None
+            if value is None or (key == self.keys[0] and scope.quantization is not None and self._is_ours(value)):
+                continue
+            expected = f"absent or null, or {self.by!r} beside {DESCRIPTION}"
+            scope.add(Finding(FindingCode.QUANTIZATION, scope.config.path(key), value, expected, hint))
+
+    def _is_ours(self, value: object) -> bool:
+        """Of vllm-ascend, and nothing but a name: with more keys it would take this for the types of the weights."""
+        return isinstance(value, Mapping) and value.get("quant_method") == self.by and not set(value) - set(self.said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from arch_registry.errors import SpecError
 from arch_registry.findings import Finding, show
 from arch_registry.hf_config import HfConfig, Reading
 from arch_registry.parallel import Limits, ParallelShape, is_size
+from arch_registry.quantization import Quantization
 from arch_registry.rope import RopeSpec
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ class Scope:
     findings: list[Finding] = field(default_factory=list)
     rope: RopeSpec | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    quantization: Quantization | None = None
 
     def __post_init__(self) -> None:
         for name in BUILTIN_NAMES:

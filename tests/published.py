@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arch_registry import HfConfig, ParallelShape, builtin_registry
+from arch_registry import HfConfig, ParallelShape, Quantization, builtin_registry
 from arch_registry.checkpoint import folder_findings
 from xlite_adapter.cli.verdict import EngineOptions, plan_config
 
@@ -33,7 +33,12 @@ def verdict(name: str) -> dict[str, Any]:
     """What ``xlite-adapter plan`` says of a fixture."""
     folder = FIXTURES / name
     found = plan_config(
-        HfConfig.from_path(folder), builtin_registry(), parallel(name), ENGINE, beside=folder_findings(folder)
+        HfConfig.from_path(folder),
+        builtin_registry(),
+        parallel(name),
+        ENGINE,
+        beside=folder_findings(folder),
+        quantization=Quantization.beside(folder),
     )
     as_json: dict[str, Any] = json.loads(json.dumps(found.plan_json()))
     return as_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arch_registry.findings import FindingCode
-from arch_registry.refusals import FullAttention, Off, Only
+from arch_registry.refusals import FullAttention, Off, Only, Unquantized
 
 NATIVELY = "Serve the model natively."
 
@@ -39,12 +39,7 @@ REFUSALS = (
         FindingCode.SINK,
         f"The runtime's multi-head attention has no sinks. {NATIVELY}",
     ),
-    Off(
-        ("quantization_config", "compression_config"),
-        FindingCode.QUANTIZATION,
-        "Quantised weights are not supported. Use the checkpoint with float weights, or serve this one natively.",
-        off=(None,),
-    ),
+    Unquantized(),
     Off(
         ("dual_chunk_attention_config",),
         FindingCode.ATTENTION_MASK,

@@ -11,7 +11,7 @@ from typing import Any
 from arch_registry.architectures import dense
 from arch_registry.fields import Flag
 from arch_registry.findings import FindingCode
-from arch_registry.refusals import Off
+from arch_registry.refusals import Off, Unquantized
 from arch_registry.runtime_fields import Set
 from arch_registry.spec import Inert
 from arch_registry.vision_fields import Deepstack
@@ -44,12 +44,7 @@ OUTER_INERT = (
 )
 OUTER_REFUSALS = (
     Off(("is_encoder_decoder",), FindingCode.ATTENTION_MASK, f"Only decoders are served. {dense.NATIVELY}"),
-    Off(
-        ("quantization_config", "compression_config"),
-        FindingCode.QUANTIZATION,
-        "Quantised weights are not supported. Use the checkpoint with float weights, or serve this one natively.",
-        off=(None,),
-    ),
+    Unquantized(),
 )
 # A text config by itself is that of a language model to which no image adds anything.
 ALONE: Mapping[str, Any] = {"vision_config": {"deepstack_visual_indexes": []}}

@@ -39,6 +39,8 @@ def print_verdict(found: Mapping[str, Any]) -> None:
         console.print(_headline(found))
         if "token_budget" in found:
             console.print(_summary(found), _config_table(found["runtime_config"]), _slots_table(found["weight_slots"]))
+        if "quantization" in found:
+            console.print(_quantization_table(found["quantization"]))
         if found["findings"]:
             console.print(findings_grid(found["findings"]))
 
@@ -106,6 +108,15 @@ def _slots_table(slots: Mapping[str, Any]) -> Table:
     table.add_column("shape", overflow="fold")
     for slot, weight in slots.items():
         table.add_row(_text(slot), _text(weight["count"]), _text(weight["shape"]))
+    return table
+
+
+def _quantization_table(slots: Mapping[str, Mapping[str, int]]) -> Table:
+    table = Table(title="Quantised weights", title_justify="left")
+    table.add_column("slot", overflow="fold")
+    table.add_column("layers of each type", overflow="fold")
+    for slot, kinds in slots.items():
+        table.add_row(_text(slot), _text(", ".join(f"{kind} x {count}" for kind, count in kinds.items())))
     return table
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from arch_registry import ArchRegistryError, HfConfig, ParallelShape, Registry
+from arch_registry import ArchRegistryError, HfConfig, ParallelShape, Quantization, Registry
 from arch_registry.checkpoint import folder_findings
 from arch_registry.parallel import DTYPES
 from xlite_adapter.cli import verdict
@@ -49,7 +49,8 @@ def check(path: ConfigPath, tp: Tp = 1, dp: Dp = 1, ep: Ep = 1, output: FormatOp
     and 2 if there is no config.json to read.
     """
     known = registry()
-    found = verdict.check_config(_read(path), known, ParallelShape(tp, dp, ep), folder_findings(path))
+    config, types = _read(path), Quantization.beside(path)
+    found = verdict.check_config(config, known, ParallelShape(tp, dp, ep), folder_findings(path), types)
     _finish(found, found.to_json(), known, output)
 
 
@@ -81,7 +82,8 @@ def plan(
         max_num_seqs, max_num_batched_tokens, max_model_len, block_size, spec_tokens, full_mode, dtype
     )
     known = registry()
-    found = verdict.plan_config(_read(path), known, ParallelShape(tp, dp, ep), engine, folder_findings(path))
+    config, types = _read(path), Quantization.beside(path)
+    found = verdict.plan_config(config, known, ParallelShape(tp, dp, ep), engine, folder_findings(path), types)
     _finish(found, found.plan_json(), known, output)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,12 +15,14 @@ from arch_registry import (
     Limits,
     ParallelShape,
     PlanResult,
+    Quantization,
     Registry,
     RuntimePlan,
     Severity,
     plan_model,
 )
 from arch_registry.findings import show
+from arch_registry.quantization import DESCRIPTION
 from arch_registry.sizes import activation_bytes, kv_bytes_per_token, output_bytes, workspace_bytes
 from xlite_adapter.routing import token_budget
 
@@ -73,12 +76,14 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """What ``check`` prints."""
-        return {
+        found = {
             "supported": self.plan is not None,
             "architecture": self.architecture,
             "attention": self.attention,
             "findings": [_finding_json(finding) for finding in self.findings],
         }
+        quantized = {} if self.plan is None else _quantized_slots(self.plan)
+        return {**found, "quantization": quantized} if quantized else found
 
     def plan_json(self) -> dict[str, Any]:
         """What ``plan`` prints; without a plan the same as ``check``.
@@ -91,7 +96,11 @@ class Verdict:
 
 
 def check_config(
-    config: HfConfig, registry: Registry, parallel: ParallelShape, beside: Sequence[Finding] = ()
+    config: HfConfig,
+    registry: Registry,
+    parallel: ParallelShape,
+    beside: Sequence[Finding] = (),
+    quantization: Quantization | None = None,
 ) -> Verdict:
     """Judge a model by itself: with limits so small that none of them is a reason.
 
@@ -100,12 +109,14 @@ def check_config(
         registry: Known architectures.
         parallel: Sizes of the parallel groups.
         beside: Errors that other files of its folder give.
+        quantization: Types of its weights, of another file of its folder.
 
     Raises:
         SpecError: A rule of the spec is wrong.
     """
     limits = Limits(token_budget=1, max_batch_size=1, max_seq_len=1, block_size=BLOCK_SIZE, dtype="bfloat16")
-    return _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits), beside)
+    result = plan_model(config, registry, parallel, limits, quantization=quantization)
+    return _verdict(config, registry, parallel, result, beside)
 
 
 def plan_config(
@@ -114,6 +125,7 @@ def plan_config(
     parallel: ParallelShape,
     engine: EngineOptions,
     beside: Sequence[Finding] = (),
+    quantization: Quantization | None = None,
 ) -> Verdict:
     """As ``check_config``, and size the runtime for an engine's options.
 
@@ -125,7 +137,8 @@ def plan_config(
         model = check_config(config, registry, parallel)
         length = 1 if model.plan is None else min(model.plan.rope.context_length, MAX_OPTION)
     limits = _limits(config, parallel, engine, length)
-    verdict = _verdict(config, registry, parallel, plan_model(config, registry, parallel, limits), beside)
+    result = plan_model(config, registry, parallel, limits, quantization=quantization)
+    verdict = _verdict(config, registry, parallel, result, beside)
     return replace(
         verdict, findings=(*verdict.findings, *_speculation_findings(engine), *_dtype_findings(config, engine))
     )
@@ -167,9 +180,22 @@ def _verdict(
     # One cause, one finding: config.json may tell of it as well.
     told = {finding.code for finding in result.findings}
     more = [finding for finding in beside if finding.code not in told]
-    findings = (*result.findings, *more, *_expert_findings(spec, parallel))
+    findings = (*result.findings, *more, *_expert_findings(spec, parallel), *_npu_findings(result))
     plan = None if more else result.plan
     return Verdict(architecture, None if spec is None else spec.attention, findings, plan)
+
+
+def _npu_findings(result: PlanResult) -> list[Finding]:
+    if result.plan is None or not _quantized_slots(result.plan):
+        return []
+    hint = "vLLM loads such weights on an NPU, with vllm-ascend (--quantization ascend, which it finds out by itself)."
+    path, got = DESCRIPTION, "beside config.json"
+    return [Finding(FindingCode.QUANTIZATION, path, got, "no such file on a CPU", hint, Severity.WARNING)]
+
+
+def _quantized_slots(plan: RuntimePlan) -> dict[str, dict[str, int]]:
+    """Slot -> type of its weights -> how many layers have it."""
+    return {slot.slot: dict(Counter(slot.quantized)) for slot in plan.slots if slot.quantized}
 
 
 def _architecture(config: HfConfig, registry: Registry) -> str | None:

@@ -29,6 +29,7 @@ from arch_registry import (
 from arch_registry.checkpoint import folder_findings
 from xlite_adapter.config import Options, XliteGraphConfig
 from xlite_adapter.errors import RuntimeUnavailableError
+from xlite_adapter.integrations.quantization import quantization_findings, quantization_of
 from xlite_adapter.routing import Router, effective_budget, token_budget
 from xlite_adapter.runtime.factory import load_runtime
 
@@ -86,7 +87,8 @@ def plan_engine(vllm_config: Any, registry: Registry) -> PlanResult:
     model_config = vllm_config.model_config
     architecture = model_config.architecture
     config = HfConfig.from_dict(_config_dict(model_config, registry.get(architecture)), source="model config")
-    return plan_model(config, registry, parallel_shape(vllm_config), limits(vllm_config), architecture)
+    types = quantization_of(vllm_config)
+    return plan_model(config, registry, parallel_shape(vllm_config), limits(vllm_config), architecture, types)
 
 
 def _config_dict(model_config: Any, spec: ArchSpec | None) -> dict[str, Any]:
@@ -155,10 +157,7 @@ def engine_findings(vllm_config: Any, options: Options) -> list[Finding]:
 
 def _model_findings(vllm_config: Any) -> Iterator[Finding]:
     model = vllm_config.model_config
-    if model.quantization is not None:
-        yield _refuse(
-            FindingCode.QUANTIZATION, "quantization", model.quantization, "none", "Serve the unquantised checkpoint."
-        )
+    yield from quantization_findings(vllm_config)
     if model.runner_type != "generate":
         yield _refuse(
             FindingCode.POOLING, "runner", model.runner_type, "'generate'", "xlite runs causal decoders only."

@@ -11,8 +11,8 @@ from pathlib import Path
 import arch_registry
 
 EXPORTED = """ArchRegistryError ArchSpec BrokenEntryPoint DuplicateArchitectureError ENTRY_POINT_GROUP Finding
-FindingCode HfConfig InvalidConfigError Limits MODEL_DTYPE Override ParallelShape PlanResult Registry RopeSpec
-RuntimePlan Severity SlotPlan SpecError UnsupportedModelError builtin_registry load_registry plan_model"""
+FindingCode HfConfig InvalidConfigError Limits MODEL_DTYPE Override ParallelShape PlanResult Quantization Registry
+RopeSpec RuntimePlan Severity SlotPlan SpecError UnsupportedModelError builtin_registry load_registry plan_model"""
 HEAVY = ("torch", "vllm", "numpy", "transformers", "pydantic", "xlite_adapter", "typer", "rich")
 SOURCES = sorted(Path(arch_registry.__file__).parent.rglob("*.py"))
 

@@ -1,0 +1,141 @@
+"""Which weights of a checkpoint are quantised, and how: what ModelSlim writes beside config.json.
+
+``quant_model_description.json`` names every tensor of the checkpoint with its type: ``FLOAT``, or one of many others,
+of which the runtime computes two. Both have weights in 8 bits with one scale for each row (output channel). ``W8A8``
+also has one scale and offset for all inputs, measured before (static); ``W8A8_DYNAMIC`` finds a scale for each token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from arch_registry.errors import InvalidConfigError
+from arch_registry.findings import Finding, FindingCode
+
+DESCRIPTION = "quant_model_description.json"
+FLOAT, STATIC, DYNAMIC = "FLOAT", "W8A8", "W8A8_DYNAMIC"
+
+# It names each matrix of each expert three times; the largest published ones have some 15 MB.
+MAX_BYTES = 256 * 2**20
+
+# Parts of the checkpoint that vLLM loads into one parameter.
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+    "wk_weights_proj": ("wk", "weights_proj"),
+}
+# What else the file may say is quantised: key, and what it means.
+_CACHES = {
+    "kv_cache_type": "the KV cache",
+    "kv_quant_type": "the KV cache",
+    "fa_quant_type": "the KV cache and attention",
+    "indexer_quant_type": "the indexer's cache",
+}
+_EXPERT = re.compile(r"(.*\.experts)\.\d+\.\w+\.weight")
+_INNER, _OUTER = "language_model.model.", "model.language_model."
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """The types of a checkpoint's tensors.
+
+    Attributes:
+        entries: Name of a tensor, or another key -> what the file says.
+        source: How findings name the file.
+    """
+
+    entries: Mapping[str, Any]
+    source: str = DESCRIPTION
+    _experts: dict[str, dict[Any, str]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        experts: dict[str, dict[Any, str]] = {}
+        for name, kind in self.entries.items():
+            if match := _EXPERT.fullmatch(name):
+                experts.setdefault(match[1], {}).setdefault(_key(kind), name)
+        object.__setattr__(self, "_experts", experts)
+
+    @classmethod
+    def beside(cls, path: str | Path) -> Quantization | None:
+        """What the file beside a config.json says; None where there is none.
+
+        Args:
+            path: A config.json, or the folder that has it.
+
+        Raises:
+            InvalidConfigError: The file is unreadable, not JSON, or not an object; the message names it.
+        """
+        folder = Path(path)
+        file = (folder if folder.is_dir() else folder.parent) / DESCRIPTION
+        if not file.is_file():
+            return None
+        try:
+            if file.stat().st_size > MAX_BYTES:
+                raise InvalidConfigError(f"{file}: larger than {MAX_BYTES} bytes, so it describes no checkpoint")
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidConfigError(f"{file}: cannot be read ({error.strerror or error})") from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidConfigError(f"{file}: not valid JSON ({error})") from error
+        if not isinstance(data, dict):
+            raise InvalidConfigError(f"{file}: expected a JSON object, got {type(data).__name__}")
+        return cls(data)
+
+    def types_of(self, path: str) -> dict[str, Any]:
+        """Types of the tensors that vLLM loads into the parameter at ``path``, by name; None for those not named.
+
+        Of a parameter that stacks experts: one tensor for each type that any of them has.
+        """
+        module, _, leaf = path.rpartition(".")
+        if leaf != "weight":
+            return self._types_of_experts(module)
+        owner, _, name = module.rpartition(".")
+        before = f"{owner}." if owner else ""
+        names = [f"{before}{part}.weight" for part in PARTS.get(name, (name,))]
+        return {name: self._entry(name) for name in names}
+
+    def _types_of_experts(self, module: str) -> dict[str, Any]:
+        base = module.removesuffix(".routed_experts")
+        for spelling in _spellings(base):
+            if spelling in self._experts:
+                return {name: self.entries[name] for name in self._experts[spelling].values()}
+        return {f"{base}.0": None}
+
+    def _entry(self, name: str) -> Any:
+        found = (spelling for spelling in _spellings(name) if spelling in self.entries)
+        return self.entries.get(next(found, name))
+
+    def findings(self) -> Iterator[Finding]:
+        """What the file says beside the types of weights that the runtime cannot do."""
+        for key, what in _CACHES.items():
+            if self.entries.get(key):
+                hint = f"The checkpoint quantises {what}, and the runtime's is in the model's dtype. Serve it natively."
+                path = f"{self.source}: {key}"
+                yield Finding(FindingCode.KV_CACHE_DTYPE, path, self.entries[key], "no such key", hint)
+
+    @property
+    def biased_norm(self) -> str | None:
+        """A bias of a norm that the file names, as smoothing before quantisation makes them.
+
+        vllm-ascend then gives every RMS norm of the model a bias, of zeros where the checkpoint has none.
+        """
+        return next((name for name in self.entries if "norm.bias" in name), None)
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """The name of a tensor in vLLM, and those of checkpoints of models whose language model is a module inside."""
+    yield name
+    if name.startswith(_INNER):
+        yield _OUTER + name.removeprefix(_INNER)
+    if name.startswith("language_model."):
+        yield name.removeprefix("language_model.")
+
+
+def _key(kind: Any) -> Any:
+    return kind if isinstance(kind, str) else repr(kind)
