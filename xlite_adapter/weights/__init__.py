@@ -2,6 +2,6 @@
 
 from xlite_adapter.weights.bind import BoundWeights, Weight, bind_weights
 from xlite_adapter.weights.packed import PackedLinear
-from xlite_adapter.weights.transforms import ORDERS, TRANSFORMS
+from xlite_adapter.weights.transforms import FORMS, ORDERS, TRANSFORMS
 
-__all__ = ["ORDERS", "TRANSFORMS", "BoundWeights", "PackedLinear", "Weight", "bind_weights"]
+__all__ = ["FORMS", "ORDERS", "TRANSFORMS", "BoundWeights", "PackedLinear", "Weight", "bind_weights"]

@@ -14,9 +14,10 @@ from fnmatch import fnmatchcase
 import torch
 
 from arch_registry import MODEL_DTYPE, RuntimePlan, SlotPlan
+from arch_registry.quantization import FLOAT
 from xlite_adapter.errors import WeightBindingError
 from xlite_adapter.weights.packed import PackedLinear
-from xlite_adapter.weights.transforms import ORDERS, TRANSFORMS, complex_table, reordered
+from xlite_adapter.weights.transforms import FORMS, ORDERS, TRANSFORMS, complex_table, reordered
 
 Weight = torch.Tensor | PackedLinear
 
@@ -67,9 +68,13 @@ class _Binder:
         self._held = held
         # Once for all slots: walking the module tree per path would be quadratic for models with many experts.
         self._tensors = dict(_named_tensors(module))
-        for name in {slot.order for slot in plan.slots} - {"", *ORDERS}:
+        self._check_names("order of rows", {slot.order for slot in plan.slots}, ORDERS)
+        self._check_names("form of a weight", {slot.form for slot in plan.slots}, FORMS)
+
+    def _check_names(self, what: str, used: set[str], known: Mapping[str, object]) -> None:
+        for name in used - {"", *known}:
             raise WeightBindingError(
-                plan.architecture, [f"no order of rows is called {name!r}, only {', '.join(ORDERS)}"]
+                self._plan.architecture, [f"no {what} is called {name!r}, only {', '.join(known)}"]
             )
 
     def fill(self, slot: SlotPlan) -> Weight | list[Weight]:
@@ -83,7 +88,7 @@ class _Binder:
         """The weights of one path: one, or as many as it stacks experts, each a view."""
         path = slot.paths[index]
         if not path:
-            return [self._empty()]
+            return [self._empty()] * max(1, slot.experts)
         weight = self._find(path)
         if weight is None and slot.sources:
             path = slot.sources[index]
@@ -93,9 +98,11 @@ class _Binder:
             return []
         if slot.transform and isinstance(weight, torch.Tensor) and not weight.is_contiguous():
             weight = self._copied(slot.slot, weight.contiguous())
-        fits = self._check(slot, path, weight)
+        fits = self._check(slot, index, path, weight)
         if slot.order and fits:
             return [self._reordered(slot, weight)]
+        if slot.form and fits and isinstance(weight, torch.Tensor):
+            weight = self._copied(slot.slot, FORMS[slot.form](weight))
         if slot.experts and isinstance(weight, torch.Tensor) and weight.ndim:
             return list(weight.unbind(0))
         return [weight]
@@ -133,14 +140,17 @@ class _Binder:
             return self._copied(slot.slot, reordered(weight, rows))
         return weight.reordered(rows)
 
-    def _check(self, slot: SlotPlan, path: str, weight: Weight) -> bool:
+    def _check(self, slot: SlotPlan, index: int, path: str, weight: Weight) -> bool:
         """Note what does not fit the plan; whether all of it does."""
         problems = len(self.problems)
         name = f"{path} (slot {slot.slot})"
-        expected = (slot.experts, *slot.shape) if slot.experts else slot.shape
+        quantized = bool(slot.quantized) and slot.quantized[index] != FLOAT
+        shape = slot.shape[::-1] if quantized and slot.transposed else slot.shape
+        expected = (slot.experts, *shape) if slot.experts else shape
         if tuple(weight.shape) != expected:
             self.problems.append(f"{name} has shape {list(weight.shape)}; the plan expects {list(expected)}")
-        allowed = [getattr(torch, self._plan.limits.dtype if d == MODEL_DTYPE else d) for d in slot.dtypes]
+        dtypes = ("int8",) if quantized else slot.dtypes
+        allowed = [getattr(torch, self._plan.limits.dtype if d == MODEL_DTYPE else d) for d in dtypes]
         if weight.dtype not in allowed:
             expects = " or ".join(map(str, dict.fromkeys(allowed)))
             self.problems.append(f"{name} has dtype {weight.dtype}; the plan expects {expects}")

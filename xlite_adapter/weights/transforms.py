@@ -1,4 +1,6 @@
-"""Weights that are computed from other weights, and other orders of rows. A spec chooses one of these by its name.
+"""Weights that are computed from other weights, other orders of rows, and other forms of a weight.
+
+A plan chooses one of these by its name.
 
 Legend: N heads of one rank, P dims of a head without rotation, V value dims of a head, L rank of the latent.
 """
@@ -59,6 +61,22 @@ def _pairs(rotary: int, dims: int) -> torch.Tensor:
     """0, R/2, 1, R/2 + 1, ...: halves of the first ``rotary`` dims side by side."""
     halves = torch.arange(rotary).view(2, -1).t().flatten()
     return torch.cat([halves, torch.arange(rotary, dims)])
+
+
+Form = Callable[[torch.Tensor], torch.Tensor]
+
+
+def scale_pairs(scale: torch.Tensor) -> torch.Tensor:
+    """Scales [..., 2 * rows] as the kernels read them: fp32 pairs of each row's scale and zero.
+
+    Args:
+        scale: [..., rows], of any float dtype.
+    """
+    pairs = torch.stack([scale.float(), torch.zeros_like(scale, dtype=torch.float32)], dim=-1)
+    return pairs.flatten(-2)
+
+
+FORMS: Mapping[str, Form] = MappingProxyType({"scale_pairs": scale_pairs})
 
 
 def complex_table(table: torch.Tensor) -> torch.Tensor:
