@@ -60,7 +60,7 @@ def check_init(model: Any, config: ModelConfig, rank: int) -> torch.dtype:
         config: Sizes of the whole model.
         rank: This rank in the world of tensor- and data-parallel ranks.
     """
-    check_config(config, rank, groups=True)
+    check_config(config, rank, groups=True, nz=True)
     _check_device_sizes(config)
 
     def held(slot: str) -> Any:
@@ -68,7 +68,7 @@ def check_init(model: Any, config: ModelConfig, rank: int) -> torch.dtype:
         value = getattr(model, slot, None)
         return tuple(value) if isinstance(value, list) else value
 
-    check_weights(held, config, DTYPES)
+    check_weights(held, config, DTYPES, norm_biases=True)
     dtype: torch.dtype = held("embed").dtype
     if is_latent(config) and dtype == torch.float16:
         raise ValueError("Model.embed: the runtime has no float16 kernels for latent attention; use bfloat16")

@@ -16,31 +16,34 @@ from xlite_adapter.runtime.reference.latent import LatentAttention, LatentWeight
 from xlite_adapter.runtime.reference.latent_checks import has_indexer, is_latent, is_sparse
 from xlite_adapter.runtime.reference.mha import MhaWeights, MultiHeadAttention
 from xlite_adapter.runtime.reference.mrope import plane_of_columns
+from xlite_adapter.runtime.reference.quantized import Linear
 
 if TYPE_CHECKING:
     from xlite_adapter.runtime.reference.model import Model
 
 
-def bind_attention(model: Model, config: ModelConfig, dtype: torch.dtype) -> tuple[Attention, tuple[Any, ...]]:
-    """The kind of attention with its sizes, and the weights of each layer."""
+def bind_attention(
+    model: Model, config: ModelConfig, dtype: torch.dtype, linear: Linear
+) -> tuple[Attention, tuple[Any, ...]]:
+    """The kind of attention with its sizes, and the weights of each layer; ``linear`` gives one of a slot's."""
     if is_latent(config):
-        return _latent(config, dtype), _latent_weights(model, config)
+        return _latent(config, dtype), _latent_weights(model, config, linear)
     sizes = rank_sizes(config)
     shape = AttentionShape(sizes.heads, sizes.kv_heads, config.head_dim, block_size_of(config), dtype)
     planes_R = None
     if config.mrope_section:
         planes_R = plane_of_columns(config.mrope_section, config.mrope_interleaved)
     attention = MultiHeadAttention(shape, config.qk_norm_full, config.norm_eps, config.def_tp_size, planes_R)
-    return attention, tuple(_mha_weights(model, layer, config) for layer in range(config.n_layers))
+    return attention, tuple(_mha_weights(model, layer, config, linear) for layer in range(config.n_layers))
 
 
-def _mha_weights(model: Model, layer: int, config: ModelConfig) -> MhaWeights:
+def _mha_weights(model: Model, layer: int, config: ModelConfig, linear: Linear) -> MhaWeights:
     return MhaWeights(
-        qkv=model.mha_qkv[layer],
+        qkv=linear("mha_qkv", layer),
         qkv_bias=model.mha_qkv_bias[layer] if config.qkv_bias else None,
         q_norm=model.mha_q_norm[layer] if config.qk_norm else None,
         k_norm=model.mha_k_norm[layer] if config.qk_norm else None,
-        out=model.attn_out[layer],
+        out=linear("attn_out", layer),
     )
 
 
@@ -62,25 +65,25 @@ def _latent(config: ModelConfig, dtype: torch.dtype) -> LatentAttention:
     return LatentAttention(shape, config.q_lora_rank, config.norm_eps, has_indexer(config))
 
 
-def _latent_weights(model: Model, config: ModelConfig) -> tuple[LatentWeights, ...]:
+def _latent_weights(model: Model, config: ModelConfig, linear: Linear) -> tuple[LatentWeights, ...]:
     return tuple(
         LatentWeights(
-            qkv_a=model.mla_qkv_a[layer],
+            qkv_a=linear("mla_qkv_a", layer),
             q_norm=model.mla_q_norm[layer],
-            q_b=model.mla_q_b[layer],
+            q_b=linear("mla_q_b", layer),
             kv_norm=model.mla_kv_norm[layer],
             wuk_t=model.mla_wuk_t[layer],
             wuv=model.mla_wuv[layer],
-            out=model.attn_out[layer],
-            indexer=_indexer(model, layer) if full else None,
+            out=linear("attn_out", layer),
+            indexer=_indexer(model, layer, linear) if full else None,
         )
         for layer, full in enumerate(has_indexer(config))
     )
 
 
-def _indexer(model: Model, layer: int) -> Indexer:
+def _indexer(model: Model, layer: int, linear: Linear) -> Indexer:
     return Indexer(
-        q_b=model.index_q_b[layer],
+        q_b=linear("index_q_b", layer),
         k_weights=model.index_k_weights_proj[layer],
         k_norm=model.index_k_norm[layer],
         k_norm_bias=model.index_k_norm_bias[layer],

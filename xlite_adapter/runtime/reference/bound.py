@@ -5,6 +5,7 @@ Legend of shapes: T tokens, D hidden size, B requests, V vocabulary of one rank.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from xlite_adapter.runtime.reference import checks, decoder
 from xlite_adapter.runtime.reference.attention_binding import bind_attention
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.moe_binding import activations_per_token, bind_feed_forwards
+from xlite_adapter.runtime.reference.quantized import linear_of
 from xlite_adapter.runtime.reference.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -152,9 +154,10 @@ def _bind_weights(model: Model, config: ModelConfig, rank: int) -> decoder.Decod
     assert model.embed is not None
     assert model.head is not None
     assert model.norm is not None
+    linear = functools.partial(linear_of, model, config, rank)
     captures = {layer: index for index, layer in enumerate(config.aux_layer_ids)}
-    attention, attentions = bind_attention(model, config, model.embed.dtype)
-    feed_forwards = bind_feed_forwards(model, config, rank)
+    attention, attentions = bind_attention(model, config, model.embed.dtype, linear)
+    feed_forwards = bind_feed_forwards(model, config, rank, linear)
     next_norms = (*model.attn_norm[1:], model.norm)
     return decoder.DecoderModel(
         embed=model.embed,

@@ -8,6 +8,7 @@ from xlite_adapter.runtime.reference.latent_checks import check_belongs_to_laten
 from xlite_adapter.runtime.reference.mha_checks import check_belongs_to_mha, check_mha
 from xlite_adapter.runtime.reference.moe_checks import check_experts, fail
 
+NZ = "NZ layouts of weights"
 UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
     "gated attention output": ("attn_output_gate",),
     "an index cache in 8 bits (C8)": ("index_c8_mask",),
@@ -16,8 +17,8 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, ...]] = {
         *("linear_conv_kernel_dim", "full_attention_interval"),
     ),
     "redundant experts": ("num_redundant_experts",),
-    "NZ and quantised weight layouts": (
-        *("weight_nz", "experts_weight_nz", "quant_attn_weight_transpose", "quant_attn_weight_nz"),
+    NZ: (
+        *("weight_nz", "experts_weight_nz", "quant_attn_weight_nz"),
         *("mla_wuv_weight_nz", "mla_wukt_weight_nz"),
     ),
     "compressed attention (CxA) and hyper-connections": (
@@ -39,15 +40,16 @@ def block_size_of(config: ModelConfig) -> int:
     return config.block_sizes[0] if config.block_sizes else config.block_size
 
 
-def check_config(config: ModelConfig, rank: int, groups: bool = False) -> None:
+def check_config(config: ModelConfig, rank: int, groups: bool = False, nz: bool = False) -> None:
     """Raise ValueError on a config that cannot be computed exactly.
 
     Args:
         config: Sizes of the whole model.
         rank: This rank in the world of tensor- and data-parallel ranks.
         groups: Whether the runtime has groups for tensor- and for data-parallel ranks beside that of all.
+        nz: Whether the runtime reads weights in the layout that only a device's memory has.
     """
-    _check_unsupported(config)
+    _check_unsupported(config, nz)
     check_belongs_to_mha(config)
     check_belongs_to_latent(config)
     _check_sizes(config)
@@ -64,12 +66,12 @@ def check_config(config: ModelConfig, rank: int, groups: bool = False) -> None:
         fail("deepstack_num_level", config.deepstack_num_level, expected)
 
 
-def _check_unsupported(config: ModelConfig) -> None:
+def _check_unsupported(config: ModelConfig, nz: bool) -> None:
     if config.attn_type not in SUPPORTED:
         supported = ", ".join(kind.name for kind in SUPPORTED)
         fail("attn_type", config.attn_type.name, f"xlite-adapter implements {supported}")
     for feature, names in UNSUPPORTED_FIELDS.items():
-        for name in names:
+        for name in () if nz and feature == NZ else names:
             if getattr(config, name) != getattr(ModelConfig, name):
                 fail(name, getattr(config, name), f"xlite-adapter does not implement {feature}")
 

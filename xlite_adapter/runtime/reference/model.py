@@ -19,6 +19,7 @@ from xlite_adapter.runtime.reference.bound import BoundModel, KVCache
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.init_checks import check_config
 from xlite_adapter.runtime.reference.metadata import AttnMeta, AttnMetaV2
+from xlite_adapter.runtime.reference.quantization_checks import SLOTS as SCALES
 from xlite_adapter.runtime.reference.runtime import Runtime
 from xlite_adapter.runtime.reference.weight_checks import check_weights
 from xlite_adapter.runtime.reference.weights import SINGLE_TENSORS, UNSUPPORTED_SLOTS
@@ -277,7 +278,7 @@ def _declare_slots() -> None:
     tensors += ("mla_q_norm", "mla_kv_norm", "mla_wuk_t", "mla_wuv", "index_k_norm", "index_k_norm_bias")
     kinds = dict.fromkeys(lists, WEIGHTS) | dict.fromkeys(tensors, TENSORS)
     kinds |= {"embed": TENSOR, "norm": TENSOR, "head": WEIGHT}
-    for names in UNSUPPORTED_SLOTS.values():
+    for names in (SCALES, *UNSUPPORTED_SLOTS.values()):
         for name in names:
             kinds[name] = TENSOR if name in SINGLE_TENSORS else TENSORS
             setattr(Model, name, None if name in SINGLE_TENSORS else ())

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
-from xlite_adapter.runtime.protocol import LinearWeight
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.moe import Experts, Mlp
+from xlite_adapter.runtime.reference.quantized import Linear
 from xlite_adapter.runtime.reference.router import Routing
 from xlite_adapter.runtime.reference.weights import is_softmax, local_experts, shared_is_replicated, shared_width
 
@@ -16,11 +14,14 @@ if TYPE_CHECKING:
     from xlite_adapter.runtime.reference.model import Model
 
 
-def bind_feed_forwards(model: Model, config: ModelConfig, rank: int) -> tuple[Mlp | Experts, ...]:
-    """What follows attention in each layer: the dense MLPs first, then the mixtures of experts."""
-    mlps = (Mlp(gate_up, down) for gate_up, down in zip(model.mlp_up_gate, model.mlp_down, strict=True))
+def bind_feed_forwards(model: Model, config: ModelConfig, rank: int, linear: Linear) -> tuple[Mlp | Experts, ...]:
+    """What follows attention in each layer: the dense MLPs first, then the mixtures of experts.
+
+    ``linear`` gives one of a slot's weights.
+    """
+    mlps = (_mlp(linear, "mlp", layer) for layer in range(len(model.mlp_up_gate)))
     moe_layers = range(config.n_layers - config.n_dense_layers)
-    return (*mlps, *(_bind_experts(model, layer, config, rank) for layer in moe_layers))
+    return (*mlps, *(_bind_experts(model, layer, config, rank, linear) for layer in moe_layers))
 
 
 def activations_per_token(config: ModelConfig) -> int:
@@ -29,26 +30,24 @@ def activations_per_token(config: ModelConfig) -> int:
     return config.n_act_experts * width + 3 * shared_width(config) + config.n_routed_experts
 
 
-def _bind_experts(model: Model, layer: int, config: ModelConfig, rank: int) -> Experts:
+def _bind_experts(model: Model, layer: int, config: ModelConfig, rank: int, linear: Linear) -> Experts:
     local = local_experts(config)
-    own = slice(layer * local, (layer + 1) * local)
-    routed = zip(model.re_up_gate[own], model.re_down[own], strict=True)
-    transposed = config.experts_weight_transpose
+    own = range(layer * local, (layer + 1) * local)
     return Experts(
         gate=model.gate[layer],
         gate_bias=model.gate_bias[layer] if model.gate_bias else None,
         routing=_routing(config),
         first=rank // config.moe_tp_size * local,
-        routed=tuple(Mlp(_out_in(gate_up, transposed), _out_in(down, transposed)) for gate_up, down in routed),
-        shared=Mlp(model.se_up_gate[layer], model.se_down[layer]) if config.n_shared_experts else None,
+        routed=tuple(_mlp(linear, "re", expert) for expert in own),
+        shared=_mlp(linear, "se", layer) if config.n_shared_experts else None,
         shared_gate=model.se_gate[layer] if model.se_gate else None,
         replicated=shared_is_replicated(config, model.se_down),
     )
 
 
-def _out_in(weight: LinearWeight, transposed: bool) -> LinearWeight:
-    """The weight as [out, in]: a view, never a copy."""
-    return weight.t() if transposed and isinstance(weight, torch.Tensor) else weight
+def _mlp(linear: Linear, kind: str, index: int) -> Mlp:
+    """A gated MLP of the slots ``<kind>_up_gate`` and ``<kind>_down``: views, never copies."""
+    return Mlp(linear(f"{kind}_up_gate", index), linear(f"{kind}_down", index))
 
 
 def _routing(config: ModelConfig) -> Routing:

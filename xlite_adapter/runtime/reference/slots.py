@@ -35,8 +35,15 @@ def off(config: ModelConfig, flag: str) -> str:
     return "" if value else f"ModelConfig.{flag} is {value}"
 
 
-def check_slot(slot: Slot, value: object, dtype: torch.dtype) -> None:
-    """Raise ValueError unless ``value`` is what ``slot`` must hold."""
+def check_slot(slot: Slot, value: object, dtype: torch.dtype, int8: Slot | None = None) -> None:
+    """Raise ValueError unless ``value`` is what ``slot`` must hold.
+
+    Args:
+        slot: What its weights must be.
+        value: What is set.
+        dtype: Of the model.
+        int8: What int8 weights in it must be, where it may have some.
+    """
     if not slot.per:
         _check_weight(f"Model.{slot.name}", slot, value, dtype)
         return
@@ -51,7 +58,8 @@ def check_slot(slot: Slot, value: object, dtype: torch.dtype) -> None:
         if slot.present and not slot.present[index]:
             _check_empty(f"Model.{slot.name}[{index}]", weight)
         else:
-            _check_weight(f"Model.{slot.name}[{index}]", slot, weight, dtype)
+            quantized = int8 is not None and getattr(weight, "dtype", None) == torch.int8
+            _check_weight(f"Model.{slot.name}[{index}]", int8 if int8 and quantized else slot, weight, dtype)
 
 
 def _check_empty(name: str, weight: LinearWeight) -> None:

@@ -8,20 +8,30 @@ from typing import Any
 import torch
 
 from xlite_adapter.runtime.reference.config import ModelConfig
+from xlite_adapter.runtime.reference.quantization_checks import check_experts_alike, check_scales, int8_slot
 from xlite_adapter.runtime.reference.slots import check_slot
-from xlite_adapter.runtime.reference.weights import UNSUPPORTED_SLOTS, shared_is_replicated, slots_of
+from xlite_adapter.runtime.reference.weights import (
+    NORM_BIASES,
+    UNSUPPORTED_SLOTS,
+    local_experts,
+    shared_is_replicated,
+    slots_of,
+)
 
 
-def check_weights(held: Callable[[str], Any], config: ModelConfig, dtypes: Sequence[torch.dtype]) -> None:
+def check_weights(
+    held: Callable[[str], Any], config: ModelConfig, dtypes: Sequence[torch.dtype], norm_biases: bool = False
+) -> None:
     """Raise ValueError unless every slot holds what ``config`` asks for.
 
     Args:
         held: Slot -> what is set: one weight or None, or a tuple of weights.
         config: A config that ``check_config`` passed.
         dtypes: Dtypes that a model may have.
+        norm_biases: Whether norms may have a bias.
     """
     for feature, names in UNSUPPORTED_SLOTS.items():
-        for name in names:
+        for name in names if feature != NORM_BIASES or not norm_biases else ():
             value = held(name)
             if value is not None and len(value) > 0:
                 raise ValueError(f"Model.{name} is set: xlite-adapter does not implement {feature}")
@@ -34,4 +44,7 @@ def check_weights(held: Callable[[str], Any], config: ModelConfig, dtypes: Seque
     if config.n_routed_experts and embed.dtype == torch.float16:
         raise ValueError("Model.embed: the runtime has no float16 kernels for a mixture of experts; use bfloat16")
     for slot in slots_of(config, embed.dtype, shared_is_replicated(config, held("se_down"))):
-        check_slot(slot, held(slot.name), embed.dtype)
+        check_slot(slot, held(slot.name), embed.dtype, int8_slot(slot, config))
+        check_scales(slot, held, config, embed.dtype)
+    if config.n_routed_experts:
+        check_experts_alike(held, local_experts(config))

@@ -19,16 +19,14 @@ def _with_quant(*slots: str) -> tuple[str, ...]:
     return tuple(f"{slot}_{suffix}" for slot in slots for suffix in _QUANT)
 
 
+NORM_BIASES = "norms with a bias"
 UNSUPPORTED_SLOTS: Mapping[str, tuple[str, ...]] = {
-    "norms with a bias": (
+    NORM_BIASES: (
         *("norm_bias", "attn_norm_bias", "mlp_norm_bias"),
         *("mha_q_norm_bias", "mha_k_norm_bias", "mla_q_norm_bias", "mla_kv_norm_bias"),
     ),
-    "quantised weights": (
-        *_with_quant("attn_out", "mha_qkv", "mlp_up_gate", "mlp_down", "mla_qkv_a", "mla_q_b", "index_q_b"),
-        *("se_up_gate_deq_scale", "se_down_deq_scale"),
-        *("re_up_gate_scale", "re_up_gate_deq_scale", "re_up_gate_scale_bias"),
-        *("re_down_scale", "re_down_deq_scale", "re_down_scale_bias"),
+    "weights in 4 bits, and the old names of scales": (
+        *("re_up_gate_scale", "re_up_gate_scale_bias", "re_down_scale", "re_down_scale_bias"),
     ),
     "linear attention": (
         *("linear_in_proj_qkv", "linear_in_proj_z", "linear_in_proj_b", "linear_in_proj_a", "linear_conv1d"),
@@ -136,4 +134,7 @@ def shared_is_replicated(config: ModelConfig, se_down: Sequence[LinearWeight]) -
     if not se_down:
         return False
     width = shared_width(config)
-    return se_down[0].shape[-1] == config.moe_intermediate_size == width or width % config.def_tp_size != 0
+    weight = se_down[0]
+    turned = weight.dtype == torch.int8 and config.quant_attn_weight_transpose
+    columns = weight.shape[0 if turned else -1]
+    return columns == config.moe_intermediate_size == width or width % config.def_tp_size != 0
