@@ -11,7 +11,18 @@ from tests.contract.stub.recorder import Launch
 from xlite_adapter.build import BuiltModel
 from xlite_adapter.forward import BatchTensors
 
-WEIGHTS = ("weight", "q_weight", "k_weight", "q_norm", "kv_norm", "k_norm", "k_norm_bias", "bias", "table")
+WEIGHTS = (
+    "weight",
+    "input_scale",
+    "q_weight",
+    "k_weight",
+    "q_norm",
+    "kv_norm",
+    "k_norm",
+    "k_norm_bias",
+    "bias",
+    "table",
+)
 
 
 class Labels:

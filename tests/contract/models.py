@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
-from arch_registry import Limits, ParallelShape, RuntimePlan
+from arch_registry import Limits, ParallelShape, RuntimePlan, SlotPlan
+from arch_registry.quantization import FLOAT
 from tests.unit.arch_registry.arch_cases import FAMILIES, LIMITS, NESTED, nested, plan_dict, small
+from tests.unit.arch_registry.descriptions import plan_quantized
 from xlite_adapter.build import BuiltModel, TableShape, build_model, make_config
 from xlite_adapter.forward import BatchTensors, XliteForward
 from xlite_adapter.routing import BatchFacts
-from xlite_adapter.weights import BoundWeights
+from xlite_adapter.weights import FORMS, BoundWeights
 
 ARCHITECTURES = tuple(FAMILIES)
 BLOCKS = 64
@@ -26,11 +28,22 @@ INT = torch.int32
 
 
 def plan_of(
-    architecture: str, parallel: ParallelShape | None = None, limits: Limits = LIMITS, **changes: Any
+    architecture: str,
+    parallel: ParallelShape | None = None,
+    limits: Limits = LIMITS,
+    kinds: Mapping[str, str] | None = None,
+    biased: bool = False,
+    **changes: Any,
 ) -> RuntimePlan:
-    """Plan of the unit tests' small config of this architecture, with ``changes`` of its keys."""
-    make = nested if architecture in NESTED else small
-    result = plan_dict(make(architecture, **changes), parallel, limits)
+    """Plan of the unit tests' small config of this architecture, with ``changes`` of its keys.
+
+    ``kinds`` are the types of quantised slots; ``biased`` says whether their checkpoint has norms with a bias.
+    """
+    config = (nested if architecture in NESTED else small)(architecture, **changes)
+    if kinds is None:
+        result = plan_dict(config, parallel, limits)
+    else:
+        result = plan_quantized(config, None, parallel, limits, kinds, biased)
     assert result.plan is not None, [finding.message for finding in result.findings]
     return result.plan
 
@@ -40,10 +53,9 @@ def weights_of(plan: RuntimePlan, rows: int = 4096) -> BoundWeights:
     model_dtype = getattr(torch, plan.limits.dtype)
     slots: dict[str, Any] = {}
     for slot in plan.slots:
-        dtype = model_dtype if slot.dtypes[0] == "model" else getattr(torch, slot.dtypes[0])
         each = [
-            torch.zeros(slot.shape, dtype=dtype) if path else torch.zeros(0, dtype=model_dtype)
-            for path in slot.paths
+            _zeros(plan, slot, index) if path else torch.zeros(0, dtype=model_dtype)
+            for index, path in enumerate(slot.paths)
             for _ in range(max(1, slot.experts))
         ]
         slots[slot.slot] = each if slot.per_layer else each[0]
@@ -52,6 +64,14 @@ def weights_of(plan: RuntimePlan, rows: int = 4096) -> BoundWeights:
     if plan.attention == "mha":
         return BoundWeights(slots, torch.zeros(rows, rotary))
     return BoundWeights(slots, torch.zeros(rows, rotary // 2, dtype=torch.complex64))
+
+
+def _zeros(plan: RuntimePlan, slot: SlotPlan, index: int) -> torch.Tensor:
+    quantized = bool(slot.quantized) and slot.quantized[index] != FLOAT
+    name = "int8" if quantized else plan.limits.dtype if slot.dtypes[0] == "model" else slot.dtypes[0]
+    shape = slot.shape[::-1] if quantized and slot.transposed else slot.shape
+    zeros = torch.zeros(shape, dtype=getattr(torch, name))
+    return FORMS[slot.form](zeros) if slot.form else zeros
 
 
 def table_of(plan: RuntimePlan) -> TableShape:

@@ -16,6 +16,7 @@ from arch_registry import ParallelShape
 from tests.contract import models
 from tests.contract.running import outcome
 
+BF16 = torch.bfloat16
 PASSES = "passes"
 DIES = r"ends the process by signal \d+"
 MHA, MOE, V3, V32 = "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
@@ -33,6 +34,7 @@ class Rule:
     weights: dict[str, Any] = field(default_factory=dict)
     dtype: str = "bfloat16"
     rank: int = 0
+    kinds: dict[str, str] | None = None
 
 
 def transposed(weight):
@@ -141,11 +143,27 @@ RULES = {
     "another rank of the latent": Rule(
         "kv_lora_rank is 256: the runtime's kernels are made for 512", PASSES, V3, fields={"kv_lora_rank": 256}
     ),
-    "a bias of a latent's norm": Rule(
-        "Model.mla_q_norm_bias is set: xlite-adapter does not implement norms with a bias",
+    "a bias of one latent's norm": Rule(
+        "Model.mla_q_norm_bias: expected 2 weights, one per layer, got 1",
         f"{DIES}|raises .*",
         V3,
-        weights={"mla_q_norm_bias": lambda _: [torch.zeros(96)]},
+        weights={"mla_q_norm_bias": lambda _: [torch.zeros(96, dtype=BF16)]},
+    ),
+    "a short bias of a norm": Rule(
+        r"Model.attn_norm_bias\[0\]: expected shape \(256,\)",
+        PASSES,
+        weights={"attn_norm_bias": lambda _: [torch.zeros(8, dtype=BF16)] * 2},
+    ),
+    "a float32 bias of a norm": Rule(
+        r"Model.mlp_norm_bias\[0\]: expected dtype torch.bfloat16",
+        PASSES,
+        weights={"mlp_norm_bias": lambda _: [torch.zeros(256)] * 2},
+    ),
+    "a bias of a norm over all heads": Rule(
+        "Model.mha_q_norm_bias is set, but ModelConfig.qk_norm_full is True",
+        PASSES,
+        "MiniMaxM2ForCausalLM",
+        weights={"mha_q_norm_bias": lambda _: [torch.zeros(256, dtype=BF16)] * 2},
     ),
     # sparse attention
     "halves in the indexer": Rule(
@@ -201,7 +219,7 @@ def test_the_bare_binary(xlite, name):
 def attempt(api, rule):
     """Build, size the workspace, run one batch."""
     limits = replace(models.LIMITS, dtype="bfloat16")
-    plan = models.plan_of(rule.architecture, limits=limits)
+    plan = models.plan_of(rule.architecture, limits=limits, kinds=rule.kinds)
     # The registry refuses these dtypes itself.
     plan = replace(plan, limits=replace(limits, dtype=rule.dtype))
     plan = replace(plan, runtime_config={**plan.runtime_config, **rule.fields})

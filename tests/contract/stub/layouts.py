@@ -46,6 +46,9 @@ LAYOUTS = {
         "x:p weight:p out:p m:U n:U k:U nz:U transpose:U tile_m:U tile_n:U tile_k:U swizzle:U bias:p deq_scale:p"
     ),
     "silu_and_mul": "x:p out:p rows:p tokens:u dim:u limit:f",
+    "quant_static": "x:p input_scale:p input_offset:p out:p tokens:u dim:u",
+    "quant_dynamic": "x:p token_scale:p out:p rows:p tokens:u dim:u",
+    "dequant": "x:p token_scale:p out:p rows:p tokens:u dim:u",
     "softmax_topk": "scores:p indices:p weights:p routing:p tokens:u experts:u chosen:u normalise:b",
     "sigmoid_topk": (
         "scores:p indices:p bias:p scale:f weights:p routing:p tokens:u experts:u groups:u limited_groups:u "
@@ -54,7 +57,7 @@ LAYOUTS = {
     "permutation": ("ffts:p x:p routing:p out:p places:p counts:p tokens:u dim:u capacity:u experts:u start:u end:u"),
     "group_matmul": (
         "x:p weights:p out:p deq_scales:p counts:p experts:u n:q k:q tile_m:U tile_n:U tile_k:U start:u end:u "
-        "nz:b transpose:b swizzle:U"
+        "nz:u transpose:u swizzle:U"
     ),
     "unpermutation": "x:p routing:p out:p places:p weights:p tokens:u dim:u experts:u start:u end:u",
     # Bytes of one data-parallel rank: hidden states, their routing weights and the experts of each token.

@@ -64,6 +64,18 @@ class Model(CheckedAttributes):
     se_gate: Sequence[LinearWeight] = ()
     re_up_gate: Sequence[LinearWeight] = ()
     re_down: Sequence[LinearWeight] = ()
+    re_up_gate_deq_scale: Sequence[torch.Tensor] = ()
+    re_down_deq_scale: Sequence[torch.Tensor] = ()
+
+    @property
+    def re_up_gate_scale(self) -> Sequence[torch.Tensor]:
+        """The older name of ``re_up_gate_deq_scale``."""
+        return self.re_up_gate_deq_scale
+
+    @property
+    def re_down_scale(self) -> Sequence[torch.Tensor]:
+        """The older name of ``re_down_deq_scale``."""
+        return self.re_down_deq_scale
 
     def __init__(self) -> None:
         self.__dict__["_bound"] = None
@@ -283,6 +295,7 @@ def _declare_slots() -> None:
             kinds[name] = TENSOR if name in SINGLE_TENSORS else TENSORS
             setattr(Model, name, None if name in SINGLE_TENSORS else ())
     Model._kinds = kinds
+    Model._synonyms = {f"re_{name}_scale": f"re_{name}_deq_scale" for name in ("up_gate", "down")}
 
 
 _declare_slots()

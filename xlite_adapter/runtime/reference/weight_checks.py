@@ -9,7 +9,7 @@ import torch
 
 from xlite_adapter.runtime.reference.config import ModelConfig
 from xlite_adapter.runtime.reference.quantization_checks import check_experts_alike, check_scales, int8_slot
-from xlite_adapter.runtime.reference.slots import check_slot
+from xlite_adapter.runtime.reference.slots import Slot, check_slot
 from xlite_adapter.runtime.reference.weights import (
     NORM_BIASES,
     UNSUPPORTED_SLOTS,
@@ -45,6 +45,18 @@ def check_weights(
         raise ValueError("Model.embed: the runtime has no float16 kernels for a mixture of experts; use bfloat16")
     for slot in slots_of(config, embed.dtype, shared_is_replicated(config, held("se_down"))):
         check_slot(slot, held(slot.name), embed.dtype, int8_slot(slot, config))
+        if f"{slot.name}_bias" in UNSUPPORTED_SLOTS[NORM_BIASES] and norm_biases:
+            _check_norm_bias(slot, held(f"{slot.name}_bias"), config, embed.dtype)
         check_scales(slot, held, config, embed.dtype)
     if config.n_routed_experts:
         check_experts_alike(held, local_experts(config))
+
+
+def _check_norm_bias(norm: Slot, value: Any, config: ModelConfig, dtype: torch.dtype) -> None:
+    """One for each norm, or none; the kernels add none to norms over all heads together."""
+    name = f"{norm.name}_bias"
+    if value is None or not len(value):
+        return
+    if config.qk_norm_full and norm.name in ("mha_q_norm", "mha_k_norm"):
+        raise ValueError(f"Model.{name} is set, but ModelConfig.qk_norm_full is True: it would be ignored")
+    check_slot(norm._replace(name=name), value, dtype)

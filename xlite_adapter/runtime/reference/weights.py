@@ -25,9 +25,7 @@ UNSUPPORTED_SLOTS: Mapping[str, tuple[str, ...]] = {
         *("norm_bias", "attn_norm_bias", "mlp_norm_bias"),
         *("mha_q_norm_bias", "mha_k_norm_bias", "mla_q_norm_bias", "mla_kv_norm_bias"),
     ),
-    "weights in 4 bits, and the old names of scales": (
-        *("re_up_gate_scale", "re_up_gate_scale_bias", "re_down_scale", "re_down_scale_bias"),
-    ),
+    "weights in 4 bits": ("re_up_gate_scale_bias", "re_down_scale_bias"),
     "linear attention": (
         *("linear_in_proj_qkv", "linear_in_proj_z", "linear_in_proj_b", "linear_in_proj_a", "linear_conv1d"),
         *("linear_a_log", "linear_dt_bias", "linear_norm", "linear_out_proj"),
