@@ -209,6 +209,13 @@ def test_one_cause_is_one_finding(checkpoint, tmp_path):
     assert message.count("[quantization]") == 1
 
 
+def test_weights_that_vllm_loads_on_npus_only(checkpoint, tmp_path):
+    folder = edited(checkpoint(LLAMA), tmp_path, {})
+    (folder / "quant_model_description.json").write_text('{"model.embed_tokens.weight": "FLOAT"}')
+    message = refused(folder)
+    assert "quant_model_description.json is 'beside config.json'; supported: no such file on a CPU" in message
+
+
 def test_an_unexpected_parameter_in_the_decoder(checkpoint, monkeypatch):
     """Coverage is checked on the module that was really loaded."""
     import torch
