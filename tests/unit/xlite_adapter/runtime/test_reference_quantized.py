@@ -9,7 +9,7 @@ from moe_models import make_moe_model, moe_harness, moe_model
 from quantized_models import OFFSET, STEP, dequantise, quantise, quantised
 from reference_models import Harness, hf_model, make_config, make_model
 
-from xlite_adapter.runtime.reference.quantized import QuantizedLinear
+from xlite_adapter.runtime.reference.quantized import QuantizedLinear, linear_of
 
 BF16 = torch.bfloat16
 # Both round each product once to bfloat16, one from fp32 and one from fp64. Where that gives another neighbour, the
@@ -113,6 +113,19 @@ def test_one_product(static, size):
 def test_a_token_of_zeros():
     q = quantised(torch.ones(3, 4))
     assert not QuantizedLinear(q.weight, q.scale, None, None, None)(torch.zeros(2, 4, dtype=BF16), None).any()
+
+
+@pytest.mark.parametrize("slot", ["attn_out", "mlp_down", "mha_qkv", "mlp_up_gate"])
+def test_the_bias_of_what_ranks_add_up_is_added_once(slot):
+    """On the first tensor-parallel rank of each data-parallel one, as the binary does (test_quantized_ranks)."""
+    model = make_model(hf_model("llama"), dtype=BF16)
+    quantise(model, static=True)
+    config = make_config(hf_model("llama"), 2)
+    x = torch.zeros(1, getattr(model, slot)[0].shape[1], dtype=BF16)
+    outputs = [linear_of(model, config, rank, slot, 0)(x, None) for rank in range(4)]
+    assert (outputs[0] == outputs[2]).all()
+    assert (outputs[1] == outputs[3]).all()
+    assert bool((outputs[0] == outputs[1]).all()) == (slot in ("mha_qkv", "mlp_up_gate"))
 
 
 def initialised(mutate=None, family="llama", static=True, **fields):
