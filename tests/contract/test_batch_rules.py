@@ -150,6 +150,22 @@ RULES = {
         lambda b: {"deepstack_input": [torch.zeros(5, 256, dtype=torch.bfloat16)] * 2},
         VL,
     ),
+    "features without memory": Rule(
+        "deepstack_input is on device meta, and the output on cpu",
+        OVERRUNS,
+        lambda b: {"deepstack_input": [tensor.to("meta") for tensor in b.deepstack_input]},
+        VL,
+    ),
+    "ids without memory": Rule("input is on device meta", OVERRUNS, lambda b: {"input_ids": b.input_ids.to("meta")}),
+    "slots without memory": Rule(
+        "a tensor of attn_meta is on device meta", OVERRUNS, lambda b: {"slot_mapping": b.slot_mapping.to("meta")}
+    ),
+    "a rotary table without memory": Rule(
+        "freqs_cis is on device meta", OVERRUNS, built=lambda b: {"rope_table": b.rope_table.to("meta")}
+    ),
+    "caches without memory": Rule(
+        "kv_cache is on device meta", OVERRUNS, caches=first_layer(lambda kv: tuple(each.to("meta") for each in kv))
+    ),
     "features of one level": Rule(
         "deepstack_input of 1 levels, the model takes 2",
         RAISES,

@@ -54,6 +54,11 @@ RULES = {
     "transposed": Rule(
         r"Model.mlp_down\[0\]: expected shape \(256, 512\), got \(512, 256\)", PASSES, weights={"mlp_down": transposed}
     ),
+    "without memory": Rule(
+        r"Model.mha_qkv\[0\] is on device meta, and Model.embed on cpu",
+        "passes|raises .*",
+        weights={"mha_qkv": lambda weight: weight.to("meta")},
+    ),
     "doubled": Rule(r"Model.mha_qkv\[0\]: expected shape", PASSES, weights={"mha_qkv": doubled}),
     "a long norm": Rule(r"Model.attn_norm\[0\]: expected shape \(256,\)", PASSES, weights={"attn_norm": doubled}),
     "a short norm": Rule(

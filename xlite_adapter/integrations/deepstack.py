@@ -56,10 +56,11 @@ class Deepstack:
         if not self.levels or inputs_embeds is None:
             return []
         held = self._model._get_deepstack_input_embeds(inputs_embeds.shape[0])
-        if held is None:  # vLLM was started without the vision part
-            return [torch.zeros_like(inputs_embeds)] * self.levels
-        if len(held) != self.levels:
+        if held is not None and len(held) != self.levels:
             raise UnsupportedOperationError(f"the model holds {len(held)} deepstack levels, its plan {self.levels}")
+        # VLLM was started without the vision part: no buffers, or on some platforms buffers without memory.
+        if held is None or held["deepstack_input_embeds_0"].is_meta:
+            return [torch.zeros_like(inputs_embeds)] * self.levels
         return [held[f"deepstack_input_embeds_{level}"] for level in range(self.levels)]
 
     def clear(self, tokens: int) -> None:

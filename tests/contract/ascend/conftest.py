@@ -23,6 +23,8 @@ os.environ["VLLM_PLUGINS"] = ",".join(
 
 ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "GlmMoeDsaForCausalLM")
 
+NO_FLOAT32 = "vllm-ascend 0.23.0 cannot serve sparse attention in float32, and bfloat16 texts part in near-ties"
+
 
 def release() -> str | None:
     """Of vllm-ascend in this process."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from vllm.config import set_current_vllm_config
 
-from tests.contract.ascend.conftest import prompts, without_float32
+from tests.contract.ascend.conftest import NO_FLOAT32, prompts, without_float32
 
 TOKENS = 12
 
@@ -17,7 +17,7 @@ def test_text_equals_that_of_transformers(model, served):
     import transformers
 
     if without_float32(model):
-        pytest.skip("vllm-ascend 0.23.0 cannot serve sparse attention in float32, and bfloat16 texts part in near-ties")
+        pytest.skip(NO_FLOAT32)
 
     oracle = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     engine = served()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tests.contract.ascend.conftest import prompts, without_float32
+from tests.contract.ascend.conftest import NO_FLOAT32, prompts, without_float32
 
 # With a model of its own that drafts, or with a further layer of the model itself.
 METHODS = {
@@ -105,7 +106,7 @@ def served(architecture, model, tmp_path, monkeypatch, texts):
 )
 def test_drafts_change_no_text(architecture, model, served, texts, asynchronous, settings):
     if without_float32(model):
-        pytest.skip("vllm-ascend 0.23.0 cannot serve sparse attention in float32, and bfloat16 texts part in near-ties")
+        pytest.skip(NO_FLOAT32)
     engine = served(asynchronous, drafts_of(texts), **settings)
     assert engine.config.scheduler_config.async_scheduling is asynchronous
     seen = engine.recorded()
@@ -120,3 +121,37 @@ def test_drafts_change_no_text(architecture, model, served, texts, asynchronous,
     # A host that schedules ahead does not know yet which drafts were taken. vllm-ascend waits for their count and
     # corrects the host's lengths, but not for sparse attention.
     assert (told == real) is not (asynchronous and architecture == "GlmMoeDsaForCausalLM")
+
+
+@pytest.fixture
+def lists_only(model, monkeypatch):
+    """A runtime that knows version 1 of the metadata only, which takes lengths from the host."""
+    import vllm_ascend.worker.worker  # noqa: F401 - 0.23.0 has to be imported from there
+
+    from xlite_adapter.integrations.ascend import model_runner
+    from xlite_adapter.runtime.protocol import RuntimeApi
+
+    if without_float32(model):
+        pytest.skip(NO_FLOAT32)
+
+    def load_old(name, platform):
+        loaded = load_runtime(name, platform)
+        classes = {each: getattr(loaded.api, each) for each in RuntimeApi.__annotations__}
+        return loaded._replace(api=SimpleNamespace(**{**classes, "AttnMetaV2": None}))
+
+    load_runtime = model_runner.load_runtime
+    monkeypatch.setattr(model_runner, "load_runtime", load_old)
+
+
+@pytest.mark.usefixtures("lists_only")
+def test_lengths_in_lists(served, texts):
+    assert served(False, drafts_of(texts), full=True).generate(prompts(), TOKENS) == texts
+
+
+@pytest.mark.usefixtures("lists_only")
+def test_lengths_in_lists_that_the_host_does_not_know(served, texts):
+    """They would be upper bounds, and the text another one."""
+    from xlite_adapter.errors import UnsupportedOperationError
+
+    with pytest.raises(UnsupportedOperationError, match="takes its batches' lengths from the host, where asynchronous"):
+        served(True, drafts_of(texts), full=True)

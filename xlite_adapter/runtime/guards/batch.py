@@ -34,6 +34,7 @@ class BatchGuard:
         self._caches: KvCache | None = None
         self._table: object = None
         self._rows = 0
+        self._device: torch.device | None = None
 
     def check_common(
         self, rt: Any, input: object, with_embeds: bool, kv_cache: KvCache, table: object, output: object
@@ -43,11 +44,15 @@ class BatchGuard:
         if rt is not self._runtime:
             check_belongs(rt, self._model, self._config, self._rank)
             self._runtime = rt
+        if getattr(output, "device", None) != self._device:
+            self._device, self._caches, self._table = getattr(output, "device", None), None, None
         if kv_cache is not self._caches:
             check_caches(kv_cache, self._config, limits)
+            self._check_device("kv_cache", *(tensor for layer in kv_cache for tensor in layer))
             self._caches = kv_cache
         if table is not self._table:
             self._rows = self._rows_of(table)
+            self._check_device("freqs_cis", table)
             self._table = table
         if with_embeds:
             tokens: int = checks.check_embeds(input, limits).shape[0]
@@ -55,6 +60,7 @@ class BatchGuard:
             tokens = checks.check_tensor("input", input, torch.int32, 1).shape[0]
             checks.check_token_count(tokens, limits)
         checks.check_output(output, tokens, limits)
+        self._check_device("input", input)
         return tokens
 
     def check_extras(
@@ -63,8 +69,10 @@ class BatchGuard:
         """Buffers of auxiliary states and deepstack features. Raises RuntimeError."""
         if aux is not None:
             checks.check_aux_outputs(aux, tokens, self._limits)
+            self._check_device("aux_outputs", *aux)
         if deepstack or self._limits.deepstack_levels:
             checks.check_deepstack_input(deepstack, with_embeds, tokens, self._limits)
+            self._check_device("deepstack_input", *deepstack)
 
     def check_v1(self, meta: Any, tokens: int) -> None:
         """Host metadata. Reading its tables back would cost more than the forward; the binary counts their blocks."""
@@ -79,6 +87,7 @@ class BatchGuard:
         if positions.shape != expected:
             shape = tuple(positions.shape)
             raise RuntimeError(f"attn_meta.positions: expected shape {expected}, got {shape}: rows are read as packed")
+        self._check_device("attn_meta.positions", positions)
 
     def check_v2(self, meta: Any, tokens: int) -> None:
         """Tensor metadata. Host lengths may be upper bounds of the device's."""
@@ -106,6 +115,15 @@ class BatchGuard:
                 f"attn_meta.block_tables[0] has {width} columns, but max_seq_len {self._limits.max_seq_len} needs "
                 f"{self._max_blocks}: its width sizes the workspace"
             )
+        tensors = (meta.lens, meta.cached_lens, meta.query_start_loc, meta.positions, slots, table)
+        self._check_device("a tensor of attn_meta", *tensors)
+
+    def _check_device(self, name: str, *tensors: Any) -> None:
+        """The kernels read addresses: one of another device, or of none, is as good as any number."""
+        for tensor in tensors:
+            # Layers without an indexer have an empty cache for it.
+            if tensor.device != self._device and tensor.numel():
+                raise RuntimeError(f"{name} is on device {tensor.device}, and the output on {self._device}")
 
     def _check_lengths(self, lens: Sequence[int], cached_lens: Sequence[int]) -> int:
         requests = len(lens)

@@ -63,16 +63,29 @@ def check_init(model: Any, config: ModelConfig, rank: int) -> torch.dtype:
     check_config(config, rank, groups=True, nz=True)
     _check_device_sizes(config)
 
+    seen: dict[str, Any] = {}
+
     def held(slot: str) -> Any:
         # An older runtime does not know the slots of newer models.
         value = getattr(model, slot, None)
-        return tuple(value) if isinstance(value, list) else value
+        seen[slot] = tuple(value) if isinstance(value, list) else value
+        return seen[slot]
 
     check_weights(held, config, DTYPES, norm_biases=True)
-    dtype: torch.dtype = held("embed").dtype
+    _check_devices(seen)
+    dtype: torch.dtype = seen["embed"].dtype
     if is_latent(config) and dtype == torch.float16:
         raise ValueError("Model.embed: the runtime has no float16 kernels for latent attention; use bfloat16")
     return dtype
+
+
+def _check_devices(slots: dict[str, Any]) -> None:
+    """The kernels read addresses of one device: weights that were offloaded to the host have others."""
+    device = slots["embed"].device
+    for slot, held in slots.items():
+        for index, weight in enumerate(held if isinstance(held, tuple) else [held]):
+            if isinstance(weight, torch.Tensor) and weight.numel() and weight.device != device:
+                raise ValueError(f"Model.{slot}[{index}] is on device {weight.device}, and Model.embed on {device}")
 
 
 def _check_device_sizes(config: ModelConfig) -> None:
