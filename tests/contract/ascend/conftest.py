@@ -52,12 +52,16 @@ def recorder_first():
 @pytest.fixture(autouse=True)
 def fresh_platform(monkeypatch):
     """The platform's own configuration step, no options in the environment, and no configuration left from before."""
+    import vllm_ascend.utils
     from vllm.platforms import current_platform
     from vllm_ascend.ascend_config import clear_ascend_config
 
     for name in [name for name in os.environ if name.startswith("XLITE_ADAPTER_")]:
         monkeypatch.delenv(name)
     clear_ascend_config()
+    # What vllm-ascend remembers of a process's one model.
+    for name in ("_IS_MOE_MODEL", "_IS_DRAFTER_MOE_MODEL", "_IS_VL_MODEL", "_HAS_ROPE", "_ENABLE_SP", "_HAS_LAYER_IDX"):
+        monkeypatch.setattr(vllm_ascend.utils, name, None, raising=False)
     platform = type(current_platform)
     step = platform.__dict__["check_and_update_config"]
     yield

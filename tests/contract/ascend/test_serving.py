@@ -77,11 +77,12 @@ def test_the_batch_of_an_idle_rank_writes_to_block_0(served, monkeypatch):
 
 
 def test_warm_up_runs_are_native_and_unrecorded(served, monkeypatch):
+    from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
+
     engine = served()
     native = []
-    platform_runner = type(engine.runner).__mro__[1]
     monkeypatch.setattr(
-        platform_runner,
+        NPUModelRunner,
         "_model_forward",
         lambda self, padded, *a, **k: native.append(padded) or torch.zeros(padded, 256),
     )

@@ -128,7 +128,7 @@ def lists_only(model, monkeypatch):
     """A runtime that knows version 1 of the metadata only, which takes lengths from the host."""
     import vllm_ascend.worker.worker  # noqa: F401 - 0.23.0 has to be imported from there
 
-    from xlite_adapter.integrations.ascend import model_runner
+    from xlite_adapter.integrations import model_runner
     from xlite_adapter.runtime.protocol import RuntimeApi
 
     if without_float32(model):

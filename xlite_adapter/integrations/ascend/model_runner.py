@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -13,12 +12,9 @@ from vllm.utils.mem_utils import DeviceMemoryProfiler
 from vllm_ascend.utils import should_skip_allreduce_across_dp_group
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from arch_registry import load_registry
-from xlite_adapter.config import Options
 from xlite_adapter.errors import UnsupportedOperationError
 from xlite_adapter.forward import BatchTensors, XliteForward, live
-from xlite_adapter.integrations.admission import decode_budget, graph_config, make_router, require_plan
-from xlite_adapter.integrations.agreement import rank_facts, require_agreement
+from xlite_adapter.integrations.admission import decode_budget, graph_config
 from xlite_adapter.integrations.ascend.batches import block_table, host_lengths
 from xlite_adapter.integrations.ascend.building import NullBlocks, build, table_shape
 from xlite_adapter.integrations.ascend.caches import kv_layers
@@ -26,36 +22,21 @@ from xlite_adapter.integrations.ascend.native_limit import NativeLimit
 from xlite_adapter.integrations.ascend.versions import versions
 from xlite_adapter.integrations.ascend.weights import as_stored, held_weights
 from xlite_adapter.integrations.compat import release_device_metadata
-from xlite_adapter.integrations.deepstack import Deepstack
+from xlite_adapter.integrations.model_runner import XliteRunnerMixin
 from xlite_adapter.integrations.pruning import captured_graphs, may_prune, prune
-from xlite_adapter.integrations.ranks import gather_over_ranks
-from xlite_adapter.integrations.serving import XliteServing
 from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, read_facts
-from xlite_adapter.runtime.factory import load_runtime
-from xlite_adapter.weights import BoundWeights, bind_weights
+from xlite_adapter.weights import bind_weights
 
 logger = init_logger("vllm.plugins.xlite_adapter")
 
 
-class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
+class XliteNPUModelRunner(XliteRunnerMixin, NPUModelRunner):  # type: ignore[misc]
     """``self.model`` stays vllm-ascend's own; xlite is a second way to compute its hidden states."""
+
+    _platform = "npu"
 
     def __init__(self, vllm_config: Any, device: torch.device) -> None:
         super().__init__(vllm_config, device)
-        self._options = options = Options.from_env(os.environ)
-        plan = require_plan(vllm_config, load_registry(), options)
-        self._xlite_api, name, release = load_runtime(options.runtime.value, "npu")
-        self._xlite_weights: BoundWeights | None = None
-        self._deepstack: Deepstack | None = None
-        parallel = vllm_config.parallel_config
-        self.xlite = XliteServing(
-            plan,
-            make_router(vllm_config, plan),
-            options,
-            engine=vllm_config.instance_id,
-            rank=parallel.data_parallel_index * parallel.world_size + parallel.rank,
-            runtime=f"{name} {release}",
-        )
         # With speculation the drafts need the native forward of every batch.
         xlite_alone = graph_config(vllm_config).full_mode and vllm_config.speculative_config is None
         self._native = NativeLimit(decode_budget(vllm_config) if xlite_alone else None, self.max_num_tokens)
@@ -63,8 +44,7 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
     # Once per worker
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        facts = rank_facts(self.xlite.plan, self._options, versions(self.xlite.runtime))
-        require_agreement(facts, gather_over_ranks)
+        self._agree(versions())
         self._refuse_counts_of_one_rank()
         super().load_model(*args, **kwargs)
         # Before vLLM measures what memory is left for the KV caches.
@@ -88,11 +68,8 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         """
         model = self.get_model()
         plan = self.xlite.plan = as_stored(self.xlite.plan, model)
-        weights = self._xlite_weights = bind_weights(plan, model, held_weights(plan, model))
-        self._deepstack = Deepstack(plan, model)
-        if sum(weights.copies.values()):
-            copies = ", ".join(f"{name} {count} bytes" for name, count in weights.copies.items() if count)
-            logger.info("xlite holds weights beside vLLM's own on this rank: %s.", copies)
+        weights = bind_weights(plan, model, held_weights(plan, model))
+        self._hold(model, weights, weights.copies)
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
         raise UnsupportedOperationError(
@@ -143,12 +120,7 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         built = build(self._xlite_api, plan, weights, shape, self.device, tokens, host_lengths_exact=exact)
         self._null = NullBlocks(self.max_num_reqs, self.max_num_tokens, shape.blocks, self.device)
         self.xlite.forward, self._built_for = XliteForward(built), shape
-        logger.info_once(
-            "xlite serves %s with up to %d tokens per batch on the %s runtime; larger batches run natively.",
-            plan.architecture,
-            self.xlite.router.budget,
-            self.xlite.runtime,
-        )
+        self._announce()
 
     def profile_run(self) -> None:
         if self._native.tokens is not None:
@@ -156,10 +128,6 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         super().profile_run()
 
     # Per batch
-
-    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        with self.xlite.serving():
-            return super().execute_model(*args, **kwargs)
 
     def _should_build_dummy_attn_metadata(
         self, force_attention: bool = False, is_profile: bool = False, *args: Any, **kwargs: Any
@@ -201,7 +169,7 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         xlite = self.xlite
         context = get_forward_context()
         across = context.max_tokens_across_dp if xlite.plan.parallel.dp > 1 else None
-        metadata = self._attention_metadata(context)
+        metadata = self._attention_metadata()
         if metadata is None:
             xlite.record(NO_METADATA, BatchFacts(padded, (), (), across))
             self._native.require(padded, NO_METADATA)
@@ -221,10 +189,6 @@ class XliteNPUModelRunner(NPUModelRunner):  # type: ignore[misc]
         output = xlite.forward(batch, facts, self._stream())
         self._deepstack.clear(positions.shape[-1])
         return output
-
-    def _attention_metadata(self, context: Any) -> Any:
-        by_layer = context.attn_metadata
-        return by_layer.get(self.xlite.plan.layer_names[0]) if isinstance(by_layer, dict) else None
 
     def _batch(
         self,

@@ -9,12 +9,11 @@ import torch_npu
 import vllm
 
 
-def versions(runtime: str) -> dict[str, str]:
-    """Versions by what they are of; ``runtime`` is the runtime's name and version."""
+def versions() -> dict[str, str]:
+    """Versions by what they are of."""
     return {
         "vllm version": vllm.__version__,
         "vllm-ascend version": version("vllm-ascend"),
         "torch version": torch.__version__,
         "torch_npu version": torch_npu.__version__,
-        "runtime": runtime,
     }

@@ -2,73 +2,41 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 import vllm
 from vllm import envs
 from vllm.distributed import get_tensor_model_parallel_rank, get_tp_group
-from vllm.forward_context import get_forward_context
-from vllm.logger import init_logger
 from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from arch_registry import load_registry
 from xlite_adapter.build import TableShape, build_model
-from xlite_adapter.config import Options
 from xlite_adapter.forward import BatchTensors, XliteForward, live
-from xlite_adapter.integrations.admission import make_router, require_plan
-from xlite_adapter.integrations.agreement import rank_facts, require_agreement
 from xlite_adapter.integrations.cpu.compat import as_loaded
 from xlite_adapter.integrations.cpu.kernels import VllmCpuKernels
 from xlite_adapter.integrations.cpu.layouts import Rows, kv_layer, rows_of
 from xlite_adapter.integrations.cpu.packing import record_packing, refuse_new_weights
-from xlite_adapter.integrations.deepstack import Deepstack
-from xlite_adapter.integrations.ranks import gather_over_ranks
-from xlite_adapter.integrations.serving import XliteServing
+from xlite_adapter.integrations.model_runner import XliteRunnerMixin
 from xlite_adapter.routing import NO_METADATA, BatchFacts, Path, read_facts
-from xlite_adapter.runtime.factory import load_runtime
-from xlite_adapter.weights import BoundWeights, bind_weights
-
-logger = init_logger("vllm.plugins.xlite_adapter")
+from xlite_adapter.weights import bind_weights
 
 
-class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
+class XliteCPUModelRunner(XliteRunnerMixin, CPUModelRunner):  # type: ignore[misc]
     """``self.model`` stays vLLM's own; xlite is a second way to compute its hidden states."""
 
-    def __init__(self, vllm_config: Any, device: torch.device) -> None:
-        super().__init__(vllm_config, device)
-        self._options = options = Options.from_env(os.environ)
-        plan = require_plan(vllm_config, load_registry(), options)
-        self._xlite_api, name, version = load_runtime(options.runtime.value, "cpu")
-        self._xlite_weights: BoundWeights | None = None
-        self._deepstack: Deepstack | None = None
-        parallel = vllm_config.parallel_config
-        self.xlite = XliteServing(
-            plan,
-            make_router(vllm_config, plan),
-            options,
-            engine=vllm_config.instance_id,
-            rank=parallel.data_parallel_index * parallel.world_size + parallel.rank,
-            runtime=f"{name} {version}",
-        )
+    _platform = "cpu"
 
     # Once per worker
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        versions = {"vllm version": vllm.__version__, "torch version": torch.__version__, "runtime": self.xlite.runtime}
-        require_agreement(rank_facts(self.xlite.plan, self._options, versions), gather_over_ranks)
+        self._agree({"vllm version": vllm.__version__, "torch version": torch.__version__})
         with record_packing() as record:
             super().load_model(*args, **kwargs)
         model = self.get_model()
         plan = self.xlite.plan = as_loaded(self.xlite.plan, model)
-        weights = self._xlite_weights = bind_weights(plan, model, record.by_path(model))
-        self._deepstack = Deepstack(plan, model)
-        copies = {**weights.copies, "raw experts": record.expert_bytes}
-        if sum(copies.values()):
-            held = ", ".join(f"{name} {count} bytes" for name, count in copies.items() if count)
-            logger.info("xlite holds weights beside vLLM's own on this rank: %s.", held)
+        weights = bind_weights(plan, model, record.by_path(model))
+        self._hold(model, weights, {**weights.copies, "raw experts": record.expert_bytes})
 
     def reload_weights(self, *args: Any, **kwargs: Any) -> None:
         refuse_new_weights("reload_weights")
@@ -90,12 +58,7 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         rank = get_tensor_model_parallel_rank()
         runtime = self._runtime(table, rank)
         built = build_model(self._xlite_api, runtime, plan, self._xlite_weights, table, rank, self.device)
-        logger.info_once(
-            "xlite serves %s with up to %d tokens per batch on the %s runtime; larger batches run natively.",
-            plan.architecture,
-            self.xlite.router.budget,
-            self.xlite.runtime,
-        )
+        self._announce()
         return XliteForward(built)
 
     def _runtime(self, table: TableShape, rank: int) -> Any:
@@ -114,10 +77,6 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         return isa
 
     # Per batch
-
-    def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        with self.xlite.serving():
-            return super().execute_model(*args, **kwargs)
 
     def _model_forward(
         self,
@@ -156,10 +115,6 @@ class XliteCPUModelRunner(CPUModelRunner):  # type: ignore[misc]
         output = xlite.forward(batch, facts)
         self._deepstack.clear(positions.shape[-1])
         return output
-
-    def _attention_metadata(self) -> Any:
-        by_layer = get_forward_context().attn_metadata
-        return by_layer.get(self.xlite.plan.layer_names[0]) if isinstance(by_layer, dict) else None
 
 
 def _batch(
