@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.contract.ranks import run_ranks
+
 ROWS, TOKENS = 7, (5, 1)
 
 
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory):
     """Of both ranks: kernel and arguments."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    # Communication that the stub has; the other kind looks for devices.
-    kind = {"XLITE_DISABLE_XCCL": "1", "XLITE_STUB_EXCHANGES_NOTHING": "1"}
-    environment = {**os.environ, **kind, "XLITE_PORT": port}
-    ranks = []
-    for rank, tokens in enumerate(TOKENS):
-        command = [sys.executable, "-m", "tests.contract.data_parallel_rank", str(rank), str(tokens), str(ROWS)]
-        ranks.append(subprocess.Popen([*command, str(folder / f"{rank}.json")], cwd=ROOT, env=environment))
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    given = [(tokens, ROWS) for tokens in TOKENS]
+    return run_ranks("tests.contract.data_parallel_rank", tmp_path_factory.mktemp("ranks"), *given)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

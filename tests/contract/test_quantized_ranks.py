@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.contract.ranks import run_ranks
+
 OWN, SUMMED = ("mha_qkv", "mlp_up_gate"), ("attn_out", "mlp_down")
 
 
 @pytest.fixture(scope="module")
 def products(tmp_path_factory):
     """Of both ranks: names of weights and of biases."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    kind = {"XLITE_DISABLE_XCCL": "1", "XLITE_STUB_EXCHANGES_NOTHING": "1"}
-    environment = {**os.environ, **kind, "XLITE_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.contract.quantized_rank", str(rank), str(folder / f"{rank}.json")],
-            cwd=ROOT,
-            env=environment,
-        )
-        for rank in range(2)
-    ]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return run_ranks("tests.contract.quantized_rank", tmp_path_factory.mktemp("ranks"), (), ())
 
 
 @pytest.mark.parametrize("rank", [0, 1])

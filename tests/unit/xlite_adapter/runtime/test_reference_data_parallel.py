@@ -1,13 +1,11 @@
 """Two data-parallel ranks with requests of their own, over gloo: each computes what it would alone."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from moe_models import make_moe_model, moe_fields, moe_harness, moe_model
-from reference_models import Harness, make_config, rope_table
+from reference_models import Harness, make_config
+from two_ranks import group, packed, unpacked
 
 from xlite_adapter.runtime import reference as xl
 
@@ -29,40 +27,27 @@ class RankHarness(Harness):
         return super().output(self.rows)
 
 
-def slots_of_rank(hf, rank, ep, moe_tp):
+def model_of_rank(hf, rank, ep, moe_tp):
     """Attention and shared experts whole, routed ones divided."""
     model, divided = make_moe_model(hf), make_moe_model(hf, rank, ep, moe_tp)
     model.re_up_gate, model.re_down = divided.re_up_gate, divided.re_down
-    return {k: v for k, v in vars(model).items() if not k.startswith("_")}
+    return model
 
 
 def save(rank, folder):
     parts = []
     for family, ep, moe_tp in CASES:
         hf = moe_model(family)
-        plain = {k: v for k, v in hf.config.to_dict().items() if isinstance(v, (int, float, str))}
-        fields = {**moe_fields(hf, ep, moe_tp), "def_dp_size": 2}
-        fields["scoring_func"] = fields["scoring_func"].name
-        parts.append((plain, fields, slots_of_rank(hf, rank, ep, moe_tp), rope_table(hf)))
+        parts.append(packed(hf, {**moe_fields(hf, ep, moe_tp), "def_dp_size": 2}, model_of_rank(hf, rank, ep, moe_tp)))
     torch.save(parts, folder / f"weights{rank}.pt")
 
 
 def rank_main(rank, folder):
-    """What each rank's process runs; weights come from a file, so that it need not import transformers."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    outputs = []
-    for plain, fields, slots, table in torch.load(folder / f"weights{rank}.pt"):
-        model = xl.Model()
-        for slot, value in slots.items():
-            setattr(model, slot, value)
-        fields["scoring_func"] = getattr(xl, fields["scoring_func"])
-        sizes = {name: fields[name] for name in ("moe_ep_size", "moe_tp_size")}
-        runtime = xl.Runtime(0, rank=rank, dp_size=2, **sizes)
-        hf = SimpleNamespace(config=SimpleNamespace(**plain))
-        outputs.append(batches(RankHarness(hf, overrides=fields, runtime=runtime, model=model, table=table), rank))
-    torch.save(outputs, folder / f"outputs{rank}.pt")
-    dist.destroy_process_group()
+    """What each rank's process runs."""
+    with group(rank, folder):
+        parts = torch.load(folder / f"weights{rank}.pt")
+        outputs = [batches(unpacked(part, rank, RankHarness, dp_size=2), rank) for part in parts]
+        torch.save(outputs, folder / f"outputs{rank}.pt")
 
 
 def batches(harness, rank):
@@ -92,11 +77,8 @@ def test_each_of_two_ranks_equals_one_alone(tmp_path):
 
 def initialised(rank=0, tp=1, **fields):
     hf = moe_model("glm4_moe")
-    model = xl.Model()
-    for slot, value in slots_of_rank(hf, rank, 2, 1).items():
-        setattr(model, slot, value)
-    config = make_config(hf, tp, **{**moe_fields(hf, ep=2 * tp), "def_dp_size": 2, **fields})
-    model.init(config, rank)
+    model = model_of_rank(hf, rank, 2, 1)
+    model.init(make_config(hf, tp, **{**moe_fields(hf, ep=2 * tp), "def_dp_size": 2, **fields}), rank)
     return model
 
 

@@ -1,13 +1,11 @@
 """Experts divided over two ranks over gloo, whole or in slices, compute what one rank does."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from moe_models import Alone, make_moe_model, moe_fields, moe_harness, moe_model
-from reference_models import Harness, make_config, rope_table
+from reference_models import Harness, make_config
+from two_ranks import group, packed, unpacked
 
 from xlite_adapter.runtime import reference as xl
 
@@ -30,41 +28,29 @@ def model_of(family, replicated):
     return moe_model(family, **(WHOLE if replicated else SLICED).get(family, {}))
 
 
-def slots_of_rank(hf, rank, ep, moe_tp, transposed, replicated):
+def model_of_rank(hf, rank, ep, moe_tp, transposed, replicated):
     model = make_moe_model(hf, rank, ep, moe_tp, transposed)
     if replicated:
         whole = make_moe_model(hf)
         model.se_up_gate, model.se_down = whole.se_up_gate, whole.se_down
-    return {k: v for k, v in vars(model).items() if not k.startswith("_")}
+    return model
 
 
 def save(rank, folder):
     parts = []
     for family, ep, moe_tp, transposed, replicated in CASES:
         hf = model_of(family, replicated)
-        plain = {k: v for k, v in hf.config.to_dict().items() if isinstance(v, (int, float, str))}
         fields = {**moe_fields(hf, ep, moe_tp), "experts_weight_transpose": transposed}
-        fields["scoring_func"] = fields["scoring_func"].name
-        parts.append((plain, fields, slots_of_rank(hf, rank, ep, moe_tp, transposed, replicated), rope_table(hf)))
+        parts.append(packed(hf, fields, model_of_rank(hf, rank, ep, moe_tp, transposed, replicated)))
     torch.save(parts, folder / f"weights{rank}.pt")
 
 
 def rank_main(rank, folder):
-    """What each rank's process runs; weights come from a file, so that it need not import transformers."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    outputs = []
-    for plain, fields, slots, table in torch.load(folder / f"weights{rank}.pt"):
-        model = xl.Model()
-        for slot, value in slots.items():
-            setattr(model, slot, value)
-        fields["scoring_func"] = getattr(xl, fields["scoring_func"])
-        sizes = {name: fields[name] for name in ("moe_ep_size", "moe_tp_size")}
-        runtime = xl.Runtime(0, rank=rank, tp_size=2, **sizes)
-        hf = SimpleNamespace(config=SimpleNamespace(**plain))
-        outputs.append(batches(Harness(hf, overrides=fields, runtime=runtime, model=model, table=table)))
-    torch.save(outputs, folder / f"outputs{rank}.pt")
-    dist.destroy_process_group()
+    """What each rank's process runs."""
+    with group(rank, folder):
+        parts = torch.load(folder / f"weights{rank}.pt")
+        outputs = [batches(unpacked(part, rank, tp_size=2)) for part in parts]
+        torch.save(outputs, folder / f"outputs{rank}.pt")
 
 
 def batches(harness):
@@ -90,9 +76,7 @@ def test_two_ranks_equal_one(tmp_path):
 def harness_of_rank(rank, family="qwen3_moe", replicated=False):
     hf = model_of(family, replicated)
     runtime = xl.Runtime(0, rank=rank, tp_size=2, moe_ep_size=2, kernels=Alone())
-    model = xl.Model()
-    for slot, value in slots_of_rank(hf, rank, 2, 1, False, replicated).items():
-        setattr(model, slot, value)
+    model = model_of_rank(hf, rank, 2, 1, False, replicated)
     return Harness(hf, overrides=moe_fields(hf, ep=2), runtime=runtime, model=model)
 
 
@@ -126,10 +110,7 @@ def test_the_experts_of_the_other_rank_show(rank):
 
 def test_shared_experts_of_two_widths():
     hf = model_of("glm4_moe", replicated=True)
-    slots = slots_of_rank(hf, 0, 2, 1, False, True)
-    model = xl.Model()
-    for slot, value in slots.items():
-        setattr(model, slot, value)
+    model = model_of_rank(hf, 0, 2, 1, False, True)
     model.se_up_gate = make_moe_model(hf, 0, 2, 1).se_up_gate
     with pytest.raises(ValueError, match=r"Model.se_up_gate\[0\]: expected shape \(96, 256\), got \(48, 256\)"):
         model.init(make_config(hf, 2, **moe_fields(hf, ep=2)))

@@ -1,13 +1,11 @@
 """Norms over the whole of q and of k (MiniMax-M2) against transformers in fp32, on one rank and on several."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from mha_models import make_minimax, minimax_fields, minimax_harness, minimax_model
-from reference_models import Comparison, Harness, hf_hidden, hf_model, make_config, make_model, rope_table
+from reference_models import Comparison, Harness, hf_hidden, hf_model, make_config, make_model
+from two_ranks import group, packed, unpacked
 
 from xlite_adapter.runtime import reference as xl
 from xlite_adapter.runtime.reference.kernels import TorchKernels
@@ -84,35 +82,18 @@ def save(rank, folder):
     parts = []
     for changes, ep, moe_tp in CASES:
         hf = minimax_model(**changes)
-        plain = {k: v for k, v in hf.config.to_dict().items() if isinstance(v, (int, float, str))}
-        fields = {**minimax_fields(hf, ep, moe_tp), "scoring_func": "ScoringFuncSigmoid"}
-        slots = {k: v for k, v in vars(make_minimax(hf, rank, ep, moe_tp)).items() if not k.startswith("_")}
-        parts.append((plain, fields, slots, rope_table(hf)))
+        parts.append(packed(hf, minimax_fields(hf, ep, moe_tp), make_minimax(hf, rank, ep, moe_tp)))
     hf, model = dense_model(rank, 2)
-    plain = {k: v for k, v in hf.config.to_dict().items() if isinstance(v, (int, float, str))}
-    slots = {k: v for k, v in vars(model).items() if not k.startswith("_")}
-    parts.append((plain, {"qk_norm_full": True}, slots, rope_table(hf)))
+    parts.append(packed(hf, {"qk_norm_full": True}, model))
     torch.save(parts, folder / f"weights{rank}.pt")
 
 
 def rank_main(rank, folder):
-    """What each rank's process runs; weights come from a file, so that it need not import transformers."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    outputs = []
-    for plain, fields, slots, table in torch.load(folder / f"weights{rank}.pt"):
-        model = xl.Model()
-        for slot, value in slots.items():
-            setattr(model, slot, value)
-        if "scoring_func" in fields:
-            fields["scoring_func"] = getattr(xl, fields["scoring_func"])
-        sizes = {name: fields.get(name, 1) for name in ("moe_ep_size", "moe_tp_size")}
-        runtime = xl.Runtime(0, rank=rank, tp_size=2, **sizes)
-        hf = SimpleNamespace(config=SimpleNamespace(**plain))
-        harness = Harness(hf, overrides=fields, runtime=runtime, model=model, table=table)
-        outputs.append([hidden for _, hidden in run(harness)])
-    torch.save(outputs, folder / f"outputs{rank}.pt")
-    dist.destroy_process_group()
+    """What each rank's process runs."""
+    with group(rank, folder):
+        parts = torch.load(folder / f"weights{rank}.pt")
+        outputs = [[hidden for _, hidden in run(unpacked(part, rank, tp_size=2))] for part in parts]
+        torch.save(outputs, folder / f"outputs{rank}.pt")
 
 
 @pytest.mark.timeout(180)
