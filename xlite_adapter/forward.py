@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,10 @@ def live(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     return tensor if tensor.shape[0] == rows else tensor[:rows]
 
 
+def _synchronous() -> int:
+    return 0
+
+
 class XliteForward:
     """Runs batches with one built model on one set of KV caches."""
 
@@ -61,11 +65,19 @@ class XliteForward:
         """Use these caches from now on; one (k, v) per layer."""
         self._kv_caches = kv_caches
 
-    def __call__(self, batch: BatchTensors, facts: BatchFacts, stream: int = 0) -> torch.Tensor:
+    def __call__(
+        self, batch: BatchTensors, facts: BatchFacts, stream: Callable[[], int] = _synchronous
+    ) -> torch.Tensor:
         """Hidden states after the final norm, [T, hidden]: a view that the next batch overwrites.
 
         With data parallelism [R, hidden], where R is the largest count of any rank: the ranks exchange as many rows as
         the output has, so that all must give the same.
+
+        Args:
+            batch: Its tensors.
+            facts: What was read of its metadata.
+            stream: Gives the stream to launch on, 0 for one of the runtime's own, which is waited for. Asked after the
+                last operator of ours, since torch hands over what it has queued when it is asked.
 
         Raises:
             RuntimeForwardError: The batch lacks what the model takes, or has more than it takes, or the runtime
@@ -85,7 +97,14 @@ class XliteForward:
             ) from error
         return output
 
-    def _run(self, batch: BatchTensors, metadata: Any, kv_caches: KvCaches, output: torch.Tensor, stream: int) -> None:
+    def _run(
+        self,
+        batch: BatchTensors,
+        metadata: Any,
+        kv_caches: KvCaches,
+        output: torch.Tensor,
+        stream: Callable[[], int],
+    ) -> None:
         built = self.built
         # Keywords throughout: older runtimes have curr_stream where newer ones have aux_outputs.
         arguments: dict[str, Any] = {
@@ -94,7 +113,6 @@ class XliteForward:
             "kv_cache": kv_caches,
             "freqs_cis": built.rope_table,
             "output": output,
-            "curr_stream": stream,
         }
         if built.deepstack_levels:
             arguments["deepstack_input"] = list(batch.deepstack_input)
@@ -106,7 +124,7 @@ class XliteForward:
         else:
             run = built.model.forward_v2
             arguments["freqs_cis"] = [built.rope_table]
-        run(built.runtime, **arguments)
+        run(built.runtime, **arguments, curr_stream=stream())
 
     def _metadata(self, batch: BatchTensors, facts: BatchFacts) -> Any:
         api = self.built.api

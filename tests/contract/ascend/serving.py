@@ -161,10 +161,10 @@ class Recording:
     def __init__(self, forward: Any, seen: list[Any]) -> None:
         self.built, self._forward, self._seen = forward.built, forward, seen
 
-    def __call__(self, batch: Any, facts: Any, stream: int = 0) -> Any:
+    def __call__(self, batch: Any, facts: Any, *stream: Any) -> Any:
         tensors = batch.positions, batch.slot_mapping, batch.query_start_loc, batch.seq_lens
         self._seen.append((batch, facts, *(each.clone() for each in tensors)))
-        return self._forward(batch, facts, stream)
+        return self._forward(batch, facts, *stream)
 
 
 def compute_slot_mapping(

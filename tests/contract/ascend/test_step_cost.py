@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tests.contract.ascend.conftest import prompts
 from tests.contract.operators import Operators
@@ -88,3 +90,38 @@ def test_a_decode_step_looks_at_nothing_on_the_device(idle, monkeypatch):
 
     decode_steps(idle, blind)
     assert len(looks) > 3
+
+
+def test_the_stream_is_asked_for_behind_the_last_operator(served):
+    """What torch has queued reaches the device then; the runtime launches around that queue."""
+    engine, events = served(), []
+    runner, built = engine.runner, engine.runner.xlite.forward.built
+
+    class Model:
+        def __getattr__(self, name):
+            def run(*arguments, **more):
+                events.append("runtime")
+                with _disable_current_modes():
+                    return getattr(built.model, name)(*arguments, **more)
+
+            return run
+
+    class Order(Operators):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            events.append("operator")
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    runner.xlite.forward.built = dataclasses.replace(built, model=Model())
+    runner._stream = lambda: events.append("stream") or 0
+    forward = runner._xlite_forward
+
+    def ordered(*arguments):
+        with Order():
+            return forward(*arguments)
+
+    runner._xlite_forward = ordered
+    engine.generate(prompts()[:2], 3)
+    asked = [index for index, event in enumerate(events) if event == "stream"]
+    assert len(asked) >= 3
+    assert {events[index + 1] for index in asked} == {"runtime"}
+    assert "operator" in events

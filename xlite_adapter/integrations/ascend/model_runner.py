@@ -186,7 +186,7 @@ class XliteNPUModelRunner(XliteRunnerMixin, NPUModelRunner):  # type: ignore[mis
         batch = self._batch(metadata, facts, input_ids, positions, inputs_embeds)
         batch.deepstack_input = self._deepstack.features(batch.inputs_embeds)
         # On vLLM's stream, so that what it enqueues next sees the output without a synchronisation.
-        output = xlite.forward(batch, facts, self._stream())
+        output = xlite.forward(batch, facts, self._stream)
         self._deepstack.clear(positions.shape[-1])
         return output
 

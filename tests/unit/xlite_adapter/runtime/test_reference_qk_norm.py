@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from mha_models import make_minimax, minimax_fields, minimax_harness, minimax_model
-from reference_models import Comparison, Harness, hf_hidden, hf_model, make_config, make_model
+from reference_models import Comparison, Harness, hf_hidden, hf_model, make_config, make_model, rope_table
 from two_ranks import group, packed, unpacked
 
 from xlite_adapter.runtime import reference as xl
