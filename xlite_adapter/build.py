@@ -108,7 +108,13 @@ def build_model(
 
 def _allocate_workspace(runtime: Any, model: Any) -> None:
     megabytes = model.get_tensor_pool_size()
-    if status := runtime.init_tensor_pool(megabytes):
+    try:
+        status = runtime.init_tensor_pool(megabytes)
+    except RuntimeError as error:
+        raise RuntimeUnavailableError(
+            f"xlite could not make its workspace of {megabytes} MB, or its ranks did not meet: {error}"
+        ) from error
+    if status:
         raise RuntimeUnavailableError(
             f"xlite could not allocate its workspace of {megabytes} MB (status {status}): lower "
             "max_num_batched_tokens, max_num_seqs or gpu_memory_utilization"

@@ -23,6 +23,9 @@ def main(rank: int, tokens: int, rows: int, file: Path) -> None:
     api = load_runtime("native", "cpu").api
     plan = models.plan_of("Qwen3MoeForCausalLM", ParallelShape(dp=2, ep=2))
     built = models.build(api, plan, rank=rank, dp_size=2, moe_ep_size=2)
+    # What the adapter takes back once the workspace is made.
+    for name in ("XLITE_PORT", "XLITE_DEVS_PER_NODE"):
+        os.environ.pop(name, None)
     load = models.Load([tokens], [0])
     forward = XliteForward(built)
     forward.bind_kv_caches(models.caches_of(plan))

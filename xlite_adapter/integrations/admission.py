@@ -29,6 +29,7 @@ from arch_registry import (
 from arch_registry.checkpoint import folder_findings
 from xlite_adapter.config import Options, XliteGraphConfig
 from xlite_adapter.errors import RuntimeUnavailableError
+from xlite_adapter.integrations.platform_options import option_findings
 from xlite_adapter.integrations.quantization import quantization_findings, quantization_of
 from xlite_adapter.routing import Router, effective_budget, token_budget
 from xlite_adapter.runtime.factory import load_runtime
@@ -151,6 +152,7 @@ def engine_findings(vllm_config: Any, options: Options) -> list[Finding]:
         *_cache_findings(vllm_config),
         *_transfer_findings(vllm_config),
         *_feature_findings(vllm_config),
+        *_platform_findings(vllm_config),
         *_runtime_findings(options, vllm_config.device_config.device_type),
     ]
 
@@ -183,6 +185,9 @@ def _parallel_findings(parallel: Any) -> Iterator[Finding]:
             yield _refuse(code, name, size, "1", "Use tensor parallelism instead.")
     if parallel.enable_eplb:
         yield _refuse(FindingCode.EPLB, "enable_eplb", True, "False", _DISABLE)
+    if parallel.expert_placement_strategy != "linear":
+        strategy = parallel.expert_placement_strategy
+        yield _refuse(FindingCode.EPLB, "expert_placement_strategy", strategy, "'linear'", _DISABLE)
     if parallel.enable_dbo or parallel.use_ubatching:
         yield _refuse(FindingCode.DUAL_BATCH_OVERLAP, "enable_dbo", True, "False", _DISABLE)
 
@@ -248,6 +253,12 @@ def _feature_findings(vllm_config: Any) -> Iterator[Finding]:
             "V1",
             "Set VLLM_USE_V2_MODEL_RUNNER=0: the second runner has no place where a batch can be routed.",
         )
+
+
+def _platform_findings(vllm_config: Any) -> Iterable[Finding]:
+    if vllm_config.device_config.device_type != "npu":
+        return ()
+    return option_findings(vllm_config.additional_config, graph_config(vllm_config).full_mode)
 
 
 def _speculation_findings(vllm_config: Any) -> Iterator[Finding]:

@@ -79,8 +79,9 @@ TOUCHED: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
         },
         "distributed.parallel_state": {
             "GroupCoordinator": ("rank_in_group", "world_size", "cpu_group"),
-            "": ("get_ep_group", "get_tensor_model_parallel_rank", "get_world_group"),
+            "": ("get_ep_group", "get_tensor_model_parallel_rank", "get_tp_group", "get_world_group"),
         },
+        "utils.network_utils": {"": ("get_ip",)},
         "model_executor.models.utils": {"": ("extract_layer_index",)},
         "model_executor.models.qwen3_vl": {
             "Qwen3VLForConditionalGeneration": (

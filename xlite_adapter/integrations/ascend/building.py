@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from typing import Any
 
 import torch
-from vllm.distributed import get_ep_group, get_tensor_model_parallel_rank
+from vllm.distributed import get_ep_group, get_tensor_model_parallel_rank, get_tp_group, get_world_group
+from vllm.utils.network_utils import get_ip
 
 from arch_registry import RuntimePlan
 from xlite_adapter.build import BuiltModel, TableShape, build_model
 from xlite_adapter.errors import UnsupportedOperationError
+from xlite_adapter.integrations.ascend.rendezvous import meeting
+from xlite_adapter.integrations.ranks import gather
 from xlite_adapter.runtime.protocol import RuntimeApi
 from xlite_adapter.weights import BoundWeights
 
@@ -53,7 +58,10 @@ def build(
         moe_tp_size=sizes.moe_tp,
         moe_ep_size=sizes.moe_ep,
     )
-    built = build_model(api, runtime, plan, weights, table, runtime.rank, device, max_tokens)
+    # The ranks that the runtime was told of; of a dense model, those of one engine.
+    group = get_world_group() if sizes.dp > 1 else get_tp_group()
+    with meeting(get_ip(), functools.partial(gather, group=group), os.environ):
+        built = build_model(api, runtime, plan, weights, table, runtime.rank, device, max_tokens)
     if built.host_lists and not host_lengths_exact:
         raise UnsupportedOperationError(
             f"{plan.architecture} takes its batches' lengths from the host, where asynchronous speculation knows only "
