@@ -145,7 +145,8 @@ def _slots(spec: ArchSpec, scope: Scope) -> tuple[SlotPlan, ...]:
     slots = tuple(slot for slot in expanded if slot is not None and slot.paths)
     if scope.quantization is None or not slots:
         return slots
-    quantizer = Quantizer(scope.quantization)
+    counts = [rule for rule in spec.runtime if rule.field == "n_routed_experts" and not set(rule.needs) - values.keys()]
+    quantizer = Quantizer(scope.quantization, integer(counts[0].value(values)) if counts else 0)
     whole_qk = any(rule.field == "qk_norm_full" and rule.value(values) for rule in spec.runtime)
     slots = quantizer.quantized(slots, scope.limits.dtype, whole_qk)
     for finding in quantizer.findings:

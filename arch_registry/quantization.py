@@ -30,6 +30,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
     "wk_weights_proj": ("wk", "weights_proj"),
 }
+# Matrices of one expert, by either of the two names that checkpoints have for them.
+EXPERT_PARTS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 # What else the file may say is quantised: key, and what it means.
 _CACHES = {
     "kv_cache_type": "the KV cache",
@@ -37,7 +39,7 @@ _CACHES = {
     "fa_quant_type": "the KV cache and attention",
     "indexer_quant_type": "the indexer's cache",
 }
-_EXPERT = re.compile(r"(.*\.experts)\.\d+\.\w+\.weight")
+_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.weight")
 _INNER, _OUTER = "language_model.model.", "model.language_model."
 
 
@@ -48,18 +50,25 @@ class Quantization:
     Attributes:
         entries: Name of a tensor, or another key -> what the file says.
         source: How findings name the file.
+        advice: What to do where it names no weight.
     """
 
     entries: Mapping[str, Any]
     source: str = DESCRIPTION
-    _experts: dict[str, dict[Any, str]] = field(init=False, repr=False, compare=False)
+    advice: str = "It must name every matrix of the model. Take the one that came with the weights."
+    _experts: Mapping[str, frozenset[str]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        experts: dict[str, dict[Any, str]] = {}
-        for name, kind in self.entries.items():
+        experts: dict[str, set[str]] = {}
+        for name in self.entries:
             if match := _EXPERT.fullmatch(name):
-                experts.setdefault(match[1], {}).setdefault(_key(kind), name)
-        object.__setattr__(self, "_experts", experts)
+                experts.setdefault(match[1], set()).add(match[3])
+        object.__setattr__(self, "_experts", {base: frozenset(parts) for base, parts in experts.items()})
+
+    @property
+    def names_weights(self) -> bool:
+        """Whether it says anything of any matrix."""
+        return any(name.endswith(".weight") for name in self.entries)
 
     @classmethod
     def beside(cls, path: str | Path) -> Quantization | None:
@@ -87,29 +96,36 @@ class Quantization:
             raise InvalidConfigError(f"{file}: expected a JSON object, got {type(data).__name__}")
         return cls(data)
 
-    def types_of(self, path: str) -> dict[str, Any]:
+    def types_of(self, path: str, experts: int = 0) -> dict[str, Any]:
         """Types of the tensors that vLLM loads into the parameter at ``path``, by name; None for those not named.
 
-        Of a parameter that stacks experts: one tensor for each type that any of them has.
+        Args:
+            path: In the vLLM module.
+            experts: Experts of the whole model. Where a parameter stacks them, all matrices of a layer's experts are
+                meant: vLLM gives them one type.
         """
         module, _, leaf = path.rpartition(".")
         if leaf != "weight":
-            return self._types_of_experts(module)
-        owner, _, name = module.rpartition(".")
-        before = f"{owner}." if owner else ""
-        names = [f"{before}{part}.weight" for part in PARTS.get(name, (name,))]
+            names = self._expert_names(module.removesuffix(".routed_experts"), experts)
+        else:
+            owner, _, name = module.rpartition(".")
+            before = f"{owner}." if owner else ""
+            names = [f"{before}{part}.weight" for part in PARTS.get(name, (name,))]
         return {name: self._entry(name) for name in names}
 
-    def _types_of_experts(self, module: str) -> dict[str, Any]:
-        base = module.removesuffix(".routed_experts")
-        for spelling in _spellings(base):
-            if spelling in self._experts:
-                return {name: self.entries[name] for name in self._experts[spelling].values()}
-        return {f"{base}.0": None}
+    def _expert_names(self, base: str, experts: int) -> list[str]:
+        named = next((self._experts[each] for each in _spellings(base) if each in self._experts), frozenset())
+        parts = next((parts for parts in EXPERT_PARTS if named & set(parts)), EXPERT_PARTS[0])
+        return [f"{base}.{expert}.{part}.weight" for expert in range(max(1, experts)) for part in parts]
 
     def _entry(self, name: str) -> Any:
         found = (spelling for spelling in _spellings(name) if spelling in self.entries)
         return self.entries.get(next(found, name))
+
+    def expert_beyond(self, experts: int) -> str | None:
+        """A matrix of an expert that a model with so many does not have."""
+        found = (_EXPERT.fullmatch(name) for name in self.entries)
+        return next((match[0] for match in found if match and int(match[2]) >= experts), None)
 
     def findings(self) -> Iterator[Finding]:
         """What the file says beside the types of weights that the runtime cannot do."""
@@ -135,7 +151,3 @@ def _spellings(name: str) -> Iterator[str]:
         yield _OUTER + name.removeprefix(_INNER)
     if name.startswith("language_model."):
         yield name.removeprefix("language_model.")
-
-
-def _key(kind: Any) -> Any:
-    return kind if isinstance(kind, str) else repr(kind)

@@ -31,6 +31,19 @@ RUNTIME = {"quant_attn_weight_transpose": False, "quant_attn_weight_nz": False}
 NORMS = ("norm", "attn_norm", "mlp_norm", "mha_q_norm", "mha_k_norm", "mla_q_norm", "mla_kv_norm")
 
 _NATIVELY = "Serve the model natively."
+# So many tensors of one parameter are named each; a layer has more matrices of experts.
+_FEW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What is wrong with one parameter; of those of a slot in the same ``group``, the first is told in full."""
+
+    name: str
+    got: object
+    expected: str
+    hint: str
+    group: str = ""
 
 
 @dataclass(slots=True)
@@ -39,10 +52,12 @@ class Quantizer:
 
     Attributes:
         quantization: What the checkpoint says.
+        experts: Routed experts of the whole model.
         findings: Everything that stands in the way.
     """
 
     quantization: Quantization
+    experts: int = 0
     findings: list[Finding] = field(default_factory=list)
 
     def quantized(self, slots: Sequence[SlotPlan], dtype: str, whole_qk: bool) -> tuple[SlotPlan, ...]:
@@ -54,11 +69,15 @@ class Quantizer:
             whole_qk: Whether queries and keys are normed over all heads together (``qk_norm_full``).
         """
         self.findings += self.quantization.findings()
-        if not any(name.endswith(".weight") for name in self.quantization.entries):
-            hint = "It must name every matrix of the model. Take the one that came with the weights."
-            self._add("*.weight", None, _listed(BOTH), hint)
+        if not self.quantization.names_weights:
+            self._add(_Problem("*.weight", None, _listed(BOTH), self.quantization.advice))
             return tuple(slots)
         typed = [replace(slot, quantized=self._types(slot)) for slot in slots]
+        beyond = self.quantization.expert_beyond(self.experts) if self.experts else None
+        if beyond is not None:
+            hint = "Take the file and the config.json that came with the weights."
+            expected = f"none beyond the {self.experts} experts of config.json"
+            self._add(_Problem(beyond, self.quantization.entries[beyond], expected, hint))
         some = next((slot for slot in typed if slot.quantized), None)
         if some is not None and dtype != DTYPE:
             hint = f"The runtime's kernels that quantise inputs take no other. Choose --dtype {DTYPE}."
@@ -77,49 +96,39 @@ class Quantizer:
         return name is not None
 
     def _types(self, slot: SlotPlan) -> tuple[str, ...]:
-        """Types of the weights of each path; nothing where all are float."""
-        allowed = QUANTIZABLE.get(slot.slot, (FLOAT,)) if not slot.order else (FLOAT,)
-        sources = slot.sources or slot.paths
-        kinds = []
-        refused: dict[str, tuple[str, int]] = {}
-        for path in sources:
-            kind, problem = self._type(path, slot) if path.endswith("weight") else (FLOAT, "")
-            if problem:
-                return ()
-            kinds.append(kind)
-            if kind not in allowed:
-                first, count = refused.get(kind, (path, 0))
-                refused[kind] = (first, count + 1)
-        for kind, (path, count) in refused.items():
-            self._refuse(slot, path, kind, allowed, count)
-        return tuple(kinds) if any(kind != FLOAT for kind in kinds) and not refused else ()
+        """Types of the weights of each path; nothing where all are float, or where findings say what some are."""
+        kinds: list[str] = []
+        problems: dict[str, list[_Problem]] = {}
+        for path in slot.sources or slot.paths:
+            kind = self._type(path, slot) if path.endswith("weight") else FLOAT
+            if isinstance(kind, _Problem):
+                problems.setdefault(kind.group, []).append(kind)
+            else:
+                kinds.append(kind)
+        for first, *more in problems.values():
+            also = f" The same goes for {len(more)} more of its slot." if more else ""
+            self._add(replace(first, hint=f"{first.hint}{also}"))
+        return tuple(kinds) if any(kind != FLOAT for kind in kinds) and not problems else ()
 
-    def _type(self, path: str, slot: SlotPlan) -> tuple[str, str]:
-        """The type of one parameter; and whether a finding says that it has none."""
-        types = self.quantization.types_of(path)
-        kinds = {repr(kind): kind for kind in types.values()}
-        kind = next(iter(kinds.values()))
+    def _type(self, path: str, slot: SlotPlan) -> str | _Problem:
+        """The type of one parameter, or why it has none that the runtime computes."""
+        types = self.quantization.types_of(path, self.experts)
+        allowed = QUANTIZABLE.get(slot.slot, (FLOAT,))
+        unnamed = {name: kind for name, kind in types.items() if not isinstance(kind, str)}
+        if slot.slot not in QUANTIZABLE and all(kind is None for kind in types.values()):
+            return FLOAT
+        if unnamed:
+            return _unnamed(unnamed, allowed, few=len(types) <= _FEW)
+        kinds = list(dict.fromkeys(types.values()))
         if len(kinds) > 1:
             hint = f"vLLM loads these into one parameter, which has one type (slot {slot.slot}). {_NATIVELY}"
-            self._add(", ".join(types), list(kinds.values()), "one type for all of them", hint)
-            return FLOAT, "mixed"
-        if kind is None and slot.slot not in QUANTIZABLE:
-            return FLOAT, ""
-        if not isinstance(kind, str):
-            hint = (
-                "The file must name every matrix of the model, with its type. Take the one that came with the weights."
-            )
-            self._add(next(iter(types)), kind, _listed(QUANTIZABLE.get(slot.slot, (FLOAT,))), hint)
-            return FLOAT, "missing"
-        return kind, ""
-
-    def _refuse(self, slot: SlotPlan, path: str, kind: str, allowed: tuple[str, ...], count: int) -> None:
-        name = next(iter(self.quantization.types_of(path)))
-        also = f" The same goes for {count - 1} more of its slot." if count > 1 else ""
-        why = f"The runtime's slot {slot.slot} takes no other.{also}"
-        if slot.order and kind in QUANTIZABLE.get(slot.slot, ()):
-            why = f"Its rows are put into another order, which is done for float weights only.{also}"
-        self._add(name, kind, _listed(allowed), f"{why} {_NATIVELY}")
+            firsts = [next(name for name in types if types[name] == kind) for kind in kinds]
+            names = ", ".join(types if len(types) <= _FEW else firsts)
+            return _Problem(names, kinds, "one type for all of them", hint, "mixed")
+        kind: str = kinds[0]
+        if kind in allowed and (kind == FLOAT or not slot.order):
+            return kind
+        return _refused(next(iter(types)), kind, slot, allowed)
 
     def _check_biases(self, slots: Sequence[SlotPlan]) -> None:
         """The kernels add no float bias to what an 8-bit weight gives; of static layers it is in ``quant_bias``."""
@@ -127,7 +136,7 @@ class Quantizer:
         for slot in slots:
             if f"{slot.slot}_bias" in biased and DYNAMIC in slot.quantized:
                 path = slot.paths[slot.quantized.index(DYNAMIC)]
-                name = next(iter(self.quantization.types_of(path)))
+                name = next(iter(self.quantization.types_of(path, self.experts)))
                 hint = (
                     f"The layer has a bias, which the runtime leaves out where inputs are scaled by token. {_NATIVELY}"
                 )
@@ -135,10 +144,28 @@ class Quantizer:
                 source = self.quantization.source
                 self.findings.append(Finding(FindingCode.BIAS, f"{source}: {name}", DYNAMIC, expected, hint))
 
-    def _add(self, name: str, got: object, expected: str, hint: str) -> None:
-        path = f"{self.quantization.source}: {name}"
+    def _add(self, problem: _Problem) -> None:
+        path = f"{self.quantization.source}: {problem.name}"
         if path not in [finding.path for finding in self.findings]:  # one parameter may fill two slots
-            self.findings.append(Finding(FindingCode.QUANTIZATION, path, got, expected, hint))
+            code = FindingCode.QUANTIZATION
+            self.findings.append(Finding(code, path, problem.got, problem.expected, problem.hint))
+
+
+def _unnamed(types: Mapping[str, object], allowed: tuple[str, ...], few: bool) -> _Problem:
+    first, *more = types
+    hint = "The file must name every matrix of the model, with its type. Take the one that came with the weights."
+    also = f" It leaves {len(more)} more of this layer out." if more and not few else ""
+    name = ", ".join(types) if few else first
+    return _Problem(name, types[first], _listed(allowed), f"{hint}{also}", "unnamed")
+
+
+def _refused(name: str, kind: str, slot: SlotPlan, allowed: tuple[str, ...]) -> _Problem:
+    why = f"The runtime's slot {slot.slot} takes no other. {_NATIVELY}"
+    if slot.order:
+        if kind in allowed:
+            why = f"Its rows are put into another order, which is done for float weights only. {_NATIVELY}"
+        allowed = (FLOAT,)
+    return _Problem(name, kind, _listed(allowed), why, kind)
 
 
 def _listed(kinds: tuple[str, ...]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from arch_registry import Limits, ParallelShape, PlanResult, Quantization, builtin_registry, plan_model
+from arch_registry import Finding, Limits, ParallelShape, PlanResult, Quantization, builtin_registry, plan_model
 from arch_registry.hf_config import HfConfig
-from arch_registry.plan import RuntimePlan
-from tests.unit.arch_registry.arch_cases import LIMITS, plan_dict
+from arch_registry.plan import RuntimePlan, SlotPlan
+from tests.unit.arch_registry.arch_cases import LIMITS, plan_dict, small
 
 FLOAT, STATIC, DYNAMIC = "FLOAT", "W8A8", "W8A8_DYNAMIC"
 TENSORS = {
@@ -77,3 +77,23 @@ def plan_quantized(
     view = HfConfig.from_dict(config)
     shape = parallel or ParallelShape()
     return plan_model(view, builtin_registry(), shape, limits, quantization=Quantization(entries))
+
+
+def slots(result: PlanResult) -> dict[str, SlotPlan]:
+    assert result.plan is not None, [finding.message for finding in result.findings]
+    return {slot.slot: slot for slot in result.plan.slots}
+
+
+def types(
+    architecture: str = "Qwen3ForCausalLM", kinds: Mapping[str, str] = MIXED, layers: int = 2, **changes: Any
+) -> dict[str, Any]:
+    """Entries of a description, with ``changes`` of single tensors (dots as double underscores)."""
+    plan = plan_dict(small(architecture, num_hidden_layers=layers)).plan
+    assert plan is not None
+    return {**described(plan, kinds), **{name.replace("__", "."): kind for name, kind in changes.items()}}
+
+
+def refused(config: Mapping[str, Any], entries: Mapping[str, Any], limits: Limits = LIMITS) -> tuple[Finding, ...]:
+    result = plan_quantized(config, entries, limits=limits)
+    assert result.plan is None
+    return result.findings

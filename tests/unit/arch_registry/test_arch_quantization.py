@@ -8,29 +8,22 @@ import pytest
 
 from arch_registry import FindingCode, InvalidConfigError, Limits, ParallelShape, Quantization
 from arch_registry.quantization import MAX_BYTES
-from tests.unit.arch_registry.arch_cases import FAMILIES, LIMITS, NESTED, nested, plan_dict, small
-from tests.unit.arch_registry.descriptions import ALL_DYNAMIC, DYNAMIC, FLOAT, MIXED, STATIC, described, plan_quantized
+from tests.unit.arch_registry.arch_cases import FAMILIES, NESTED, nested, plan_dict, small
+from tests.unit.arch_registry.descriptions import (
+    ALL_DYNAMIC,
+    DYNAMIC,
+    FLOAT,
+    MIXED,
+    STATIC,
+    plan_quantized,
+    refused,
+    slots,
+    types,
+)
 
 Q3, MOE, V3, V32 = "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
 GLM, MINIMAX, Q2 = "GlmMoeDsaForCausalLM", "MiniMaxM2ForCausalLM", "Qwen2ForCausalLM"
 C = FindingCode
-
-
-def slots(result):
-    assert result.plan is not None, [finding.message for finding in result.findings]
-    return {slot.slot: slot for slot in result.plan.slots}
-
-
-def types(architecture=Q3, kinds=MIXED, **changes):
-    """Entries of a description, with ``changes`` of single tensors (dots as double underscores)."""
-    plan = plan_dict(small(architecture)).plan
-    return {**described(plan, kinds), **{name.replace("__", "."): kind for name, kind in changes.items()}}
-
-
-def refused(config, entries, limits=LIMITS):
-    result = plan_quantized(config, entries, limits=limits)
-    assert result.plan is None
-    return result.findings
 
 
 def test_static_weights_get_slots_for_scales_offsets_and_biases():
