@@ -9,16 +9,20 @@ graphs as without xlite); after it, only the worker class that the platform chos
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any
 
-from arch_registry import PlanResult, Registry, Severity, load_registry
+from arch_registry import Finding, FindingCode, PlanResult, Registry, Severity, load_registry
 from xlite_adapter.config import CONFIG_KEY, OnUnsupported, Options
 from xlite_adapter.integrations.admission import admit, graph_config, refusal, worker_finding
+from xlite_adapter.integrations.quantization import on_hub, on_npu
 
 _CPU = "xlite_adapter.integrations.cpu.worker"
 _ASCEND = "xlite_adapter.integrations.ascend.worker"
+# By name, as workers are: of vllm-ascend nothing is imported where there is none.
+_DETECTION = "xlite_adapter.integrations.ascend.detection"
 # What stands in worker_cls after the platform's step -> our worker: the platform's own choice, or our class where a
 # user names it. vLLM resolves these names late, in the worker's process. Ours has a name that no user gives, so that it
 # also says that the configuration was admitted.
@@ -64,9 +68,12 @@ def configure(vllm_config: Any, platform_step: Callable[[Any], None], registry: 
         platform_step(vllm_config)
         return
     options = Options.from_env(os.environ)
-    if not admitted(vllm_config, options, load_registry() if registry is None else registry):
+    registry = load_registry() if registry is None else registry
+    _detect(vllm_config)
+    if not admitted(vllm_config, options, registry):
         platform_step(vllm_config)
         return
+    planned = vllm_config.model_config.quantization
     parallel, requested = vllm_config.parallel_config, vllm_config.compilation_config.cudagraph_mode
     if (named := parallel.worker_cls) in _STRICT:
         parallel.worker_cls = "auto"
@@ -74,12 +81,36 @@ def configure(vllm_config: Any, platform_step: Callable[[Any], None], registry: 
     if parallel.worker_cls == "auto":
         # A platform that chooses none takes what the user named.
         parallel.worker_cls = named
+    if vllm_config.model_config.quantization != planned:
+        _judge_again(vllm_config, options, registry)
     if not _exchange_worker(vllm_config, options):
         return
     if parallel.worker_cls.startswith(_CPU) and graph_config(vllm_config).full_mode:
         # vllm-ascend knows full mode, and has decided.
         turn_graphs_off(vllm_config)
     _announce_mode(requested, vllm_config.compilation_config.cudagraph_mode)
+
+
+def _detect(vllm_config: Any) -> None:
+    """Find quantised weights of a checkpoint on a hub as an NPU's platform will; in a folder the plan finds them."""
+    if on_npu(vllm_config) and vllm_config.model_config.quantization is None and on_hub(vllm_config):
+        importlib.import_module(_DETECTION).detect_quantization(vllm_config)
+
+
+def _judge_again(vllm_config: Any, options: Options, registry: Registry) -> None:
+    """The platform has found in its step that the weights are quantised, and the plan was for float ones.
+
+    Whatever the policy, for then it has chosen graphs and scheduler for xlite, and its step does not run twice.
+
+    Raises:
+        UnsupportedModelError: xlite cannot serve them.
+    """
+    result = admit(vllm_config, registry, options)
+    if result.plan is None:
+        got = vllm_config.model_config.quantization
+        hint = f"It was found too late to serve natively. Give quantization={got!r}, or the folder of a download."
+        late = Finding(FindingCode.QUANTIZATION, "quantization", got, "known before the platform's step", hint)
+        raise refusal(vllm_config, PlanResult(None, (*result.findings, late)))
 
 
 def _concerns_us(vllm_config: Any) -> bool:

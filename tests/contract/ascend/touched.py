@@ -7,6 +7,7 @@ from __future__ import annotations
 TOUCHED: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
     "vllm_ascend": {
         "platform": {"NPUPlatform": ("check_and_update_config",)},
+        "quantization.utils": {"": ("maybe_auto_detect_quantization",)},
         "xlite.xlite_worker": {"XliteWorker": ("init_device",)},
         "worker.worker": {
             "NPUWorker": (
