@@ -85,6 +85,8 @@ class Unquantized:
 
     def apply(self, scope: Scope) -> None:
         hint = "Use the checkpoint with float weights, or one quantised by ModelSlim, or serve this one natively."
+        if scope.quantization is not None:
+            hint = f"{DESCRIPTION} says how the weights are quantised. Delete this key, which says something else."
         for key in self.keys:
             value = scope.config.get(key) if key in scope.config else None
             if value is None or (key == self.keys[0] and scope.quantization is not None and self._is_ours(value)):

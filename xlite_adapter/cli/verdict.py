@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from arch_registry import (
 from arch_registry.findings import show
 from arch_registry.quantization import DESCRIPTION
 from arch_registry.sizes import activation_bytes, kv_bytes_per_token, output_bytes, workspace_bytes
+from xlite_adapter.cli.config_values import VLLM_DTYPES, auto_dtype, first, given_dtype
 from xlite_adapter.routing import token_budget
 
 # Block size of vLLM on a CPU and on Ascend.
@@ -31,8 +32,6 @@ BLOCK_SIZE = 128
 # Most that an option may be: the runtime's sizes are 32-bit integers.
 MAX_OPTION = 2**31 - 1
 AUTO = "auto"
-# What vLLM reads in a config.json.
-VLLM_DTYPES = ("float16", "half", "bfloat16", "float32", "float")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,9 @@ def check_config(
     beside: Sequence[Finding] = (),
     quantization: Quantization | None = None,
 ) -> Verdict:
-    """Judge a model by itself: with limits so small that none of them is a reason.
+    """Judge a model by itself: with limits so small that none of them is a reason, and in bfloat16.
+
+    Quantised weights are judged in the checkpoint's own dtype, which vLLM serves them in unless told otherwise.
 
     Args:
         config: Its config.json.
@@ -114,9 +115,16 @@ def check_config(
     Raises:
         SpecError: A rule of the spec is wrong.
     """
-    limits = Limits(token_budget=1, max_batch_size=1, max_seq_len=1, block_size=BLOCK_SIZE, dtype="bfloat16")
-    result = plan_model(config, registry, parallel, limits, quantization=quantization)
-    return _verdict(config, registry, parallel, result, beside)
+    dtype = "bfloat16" if quantization is None else auto_dtype(config)
+    result = _plan_small(config, registry, parallel, dtype, quantization)
+    return _verdict(config, registry, parallel, result, beside, quantization)
+
+
+def _plan_small(
+    config: HfConfig, registry: Registry, parallel: ParallelShape, dtype: str, quantization: Quantization | None
+) -> PlanResult:
+    limits = Limits(token_budget=1, max_batch_size=1, max_seq_len=1, block_size=BLOCK_SIZE, dtype=dtype)
+    return plan_model(config, registry, parallel, limits, quantization=quantization)
 
 
 def plan_config(
@@ -132,19 +140,20 @@ def plan_config(
     Raises:
         SpecError: A rule of the spec is wrong.
     """
+    dtype = auto_dtype(config) if engine.dtype == AUTO else engine.dtype
     length = engine.max_model_len
     if length is None:
-        model = check_config(config, registry, parallel)
-        length = 1 if model.plan is None else min(model.plan.rope.context_length, MAX_OPTION)
-    limits = _limits(config, parallel, engine, length)
+        model = _plan_small(config, registry, parallel, dtype, quantization).plan
+        length = 1 if model is None else min(model.rope.context_length, MAX_OPTION)
+    limits = _limits(parallel, engine, length, dtype)
     result = plan_model(config, registry, parallel, limits, quantization=quantization)
-    verdict = _verdict(config, registry, parallel, result, beside)
+    verdict = _verdict(config, registry, parallel, result, beside, quantization)
     return replace(
         verdict, findings=(*verdict.findings, *_speculation_findings(engine), *_dtype_findings(config, engine))
     )
 
 
-def _limits(config: HfConfig, parallel: ParallelShape, engine: EngineOptions, length: int) -> Limits:
+def _limits(parallel: ParallelShape, engine: EngineOptions, length: int, dtype: str) -> Limits:
     budget = token_budget(
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
@@ -152,28 +161,16 @@ def _limits(config: HfConfig, parallel: ParallelShape, engine: EngineOptions, le
         tensor_parallel=parallel.tp,
         full_mode=engine.full_mode,
     )
-    dtype = _auto_dtype(config) if engine.dtype == AUTO else engine.dtype
     return Limits(budget, engine.max_num_seqs, length, engine.block_size, dtype)
 
 
-def _auto_dtype(config: HfConfig) -> str:
-    """VLLM's ``auto``: the config's half precision; float32 and what is unknown become bfloat16."""
-    return "float16" if _given_dtype(config)[1] in ("float16", "half") else "bfloat16"
-
-
-def _given_dtype(config: HfConfig) -> tuple[str, Any]:
-    """The key that counts and its value: like vLLM, first in the file itself, then in an object inside."""
-    inner = config.peek("text_config")
-    places = [("", {key: config.peek(key) for key in config}), ("text_config.", inner)]
-    for prefix, keys in places:
-        for key in ("dtype", "torch_dtype"):
-            if isinstance(keys, Mapping) and keys.get(key):
-                return f"{prefix}{key}", keys[key]
-    return "dtype", None
-
-
 def _verdict(
-    config: HfConfig, registry: Registry, parallel: ParallelShape, result: PlanResult, beside: Sequence[Finding]
+    config: HfConfig,
+    registry: Registry,
+    parallel: ParallelShape,
+    result: PlanResult,
+    beside: Sequence[Finding],
+    quantization: Quantization | None,
 ) -> Verdict:
     architecture = _architecture(config, registry)
     spec = None if architecture is None else registry.get(architecture)
@@ -181,6 +178,8 @@ def _verdict(
     told = {finding.code for finding in result.findings}
     more = [finding for finding in beside if finding.code not in told]
     findings = (*result.findings, *more, *_expert_findings(spec, parallel), *_npu_findings(result))
+    if result.plan is not None and quantization is not None:
+        findings += tuple(_release_findings(config))
     plan = None if more else result.plan
     return Verdict(architecture, None if spec is None else spec.attention, findings, plan)
 
@@ -191,6 +190,16 @@ def _npu_findings(result: PlanResult) -> list[Finding]:
     hint = "vLLM loads such weights on an NPU, with vllm-ascend (--quantization ascend, which it finds out by itself)."
     path, got = DESCRIPTION, "beside config.json"
     return [Finding(FindingCode.QUANTIZATION, path, got, "no such file on a CPU", hint, Severity.WARNING)]
+
+
+def _release_findings(config: HfConfig) -> Iterator[Finding]:
+    """Which release will load the weights is not known here; the engine refuses where it is 0.23.0."""
+    path, got = first(config, "quantization_config")
+    if got is not None:
+        hint = (
+            f"0.23.0 takes it for the types of all weights and never reads {DESCRIPTION}. Delete it from config.json."
+        )
+        yield Finding(FindingCode.QUANTIZATION, path, got, "absent for vllm-ascend 0.23.0", hint, Severity.WARNING)
 
 
 def _quantized_slots(plan: RuntimePlan) -> dict[str, dict[str, int]]:
@@ -222,7 +231,7 @@ def _speculation_findings(engine: EngineOptions) -> list[Finding]:
 
 
 def _dtype_findings(config: HfConfig, engine: EngineOptions) -> list[Finding]:
-    path, given = _given_dtype(config)
+    path, given = given_dtype(config)
     if engine.dtype != AUTO or given is None or given in VLLM_DTYPES:
         return []
     hint = "vLLM does not know it; the plan is for bfloat16. Correct config.json, or give --dtype here and to vLLM."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from arch_registry import RuntimePlan
@@ -14,7 +16,7 @@ Facts = Mapping[str, str]
 
 
 def rank_facts(plan: RuntimePlan, options: Options, versions: Facts) -> dict[str, str]:
-    """What must be the same on every rank: options, versions, spec and its package, budget and the other limits.
+    """What must be the same on every rank: options, versions, spec and its package, types of weights, all limits.
 
     Ray, for one, hands only environment variables with prefixes that it knows to its workers.
     """
@@ -25,8 +27,17 @@ def rank_facts(plan: RuntimePlan, options: Options, versions: Facts) -> dict[str
         "xlite-adapter version": __version__,
         "architecture": f"{plan.architecture} ({plan.spec})",
         "owner of the spec": plan.owner,
+        "quantised weights": _weights(plan),
         **{name.replace("_", " "): str(value) for name, value in dataclasses.asdict(plan.limits).items()},
     }
+
+
+def _weights(plan: RuntimePlan) -> str:
+    """How many weights have which type, and a digest of all slots: each rank reads a description file of its own."""
+    counts = Counter(kind for slot in plan.slots for kind in slot.quantized)
+    slots = repr(sorted((slot.slot, slot.quantized) for slot in plan.slots))
+    told = ", ".join(f"{kind} x {count}" for kind, count in sorted(counts.items())) or "none"
+    return f"{told} (slots {hashlib.sha256(slots.encode()).hexdigest()[:12]})"
 
 
 def require_agreement(facts: Facts, gather: Callable[[Facts], Sequence[Facts]]) -> None:
@@ -51,6 +62,6 @@ def require_agreement(facts: Facts, gather: Callable[[Facts], Sequence[Facts]]) 
         raise RankMismatchError(
             "the ranks of this engine are not alike: "
             + "; ".join(differences)
-            + ". Start all of them with the same packages and environment variables (with Ray, name the variables in "
-            "VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY)."
+            + ". Start all of them with the same files, packages and environment variables (with Ray, name the "
+            "variables in VLLM_RAY_EXTRA_ENV_VAR_PREFIXES_TO_COPY)."
         )

@@ -191,6 +191,10 @@ def test_config_json_may_name_the_method():
     for said in ({"quant_method": "fp8"}, {"quant_method": "ascend", "lm_head.weight": "W8A8"}, {}):
         (finding,) = refused(small(Q3, quantization_config=said), types())
         assert finding.path == "config.json: quantization_config"
+        assert "quant_model_description.json says how" in finding.hint
+        assert "Delete this key" in finding.hint
+    (finding,) = plan_dict(small(Q3, quantization_config={"quant_method": "fp8"})).findings
+    assert "Use the checkpoint with float weights" in finding.hint
 
 
 def test_an_empty_description():

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from arch_registry import HfConfig, Limits, ParallelShape, builtin_registry, plan_model
+from tests.unit.arch_registry.arch_cases import small
+from tests.unit.arch_registry.descriptions import plan_quantized, types
 from xlite_adapter.config import Options
 from xlite_adapter.errors import RankMismatchError
 from xlite_adapter.integrations.agreement import rank_facts, require_agreement
@@ -44,3 +46,24 @@ def test_ranks_whose_specs_come_from_different_packages():
     told = r"owner of the spec is 'arch_registry' on rank 0 and 'my-models 1\.0' on rank 1\. Start"
     with pytest.raises(RankMismatchError, match=told):
         require_agreement(ours, lambda facts: [ours, theirs])
+
+
+DOWN = "model.layers.{}.mlp.down_proj.weight"
+
+
+@pytest.mark.parametrize("other", [{}, {DOWN.format(0): "FLOAT", DOWN.format(1): "W8A8"}, {"norm.bias": "FLOAT"}])
+def test_ranks_whose_files_describe_the_weights_differently(other):
+    """Also where the counts are the same, or the bias of norms is all."""
+    mine = {**types(), DOWN.format(0): "W8A8", DOWN.format(1): "FLOAT"}
+    facts, others = (
+        rank_facts(plan_quantized(small("Qwen3ForCausalLM"), entries).plan, Options(), {})
+        for entries in (mine, {**mine, **other})
+    )
+    if not other:
+        require_agreement(facts, lambda facts: [facts, others])
+        return
+    with pytest.raises(RankMismatchError) as error:
+        require_agreement(facts, lambda facts: [facts, others])
+    for rank, each in enumerate((facts, others)):
+        assert f"{each['quantised weights']!r} on rank {rank}" in str(error.value)
+    assert "FLOAT x 1, W8A8 x 7 (slots " in str(error.value)

@@ -26,7 +26,8 @@ class QuantizedLinear:
     Static: all tokens share the scale and the offset of each input, ``x * input_scale + input_offset``. Dynamic (no
     ``input_scale``): a token's scale is its largest magnitude over 127.
 
-    The device keeps ``sum * scale`` in fp16 before it applies a token's scale; here it stays in fp32.
+    The device rounds ``sum * scale`` to fp16, then widens it to the model's dtype (static) or applies the token's scale
+    (dynamic); fp16 ends at 65504. Here it stays in fp32.
 
     Attributes:
         shape: ``(out_features, in_features)``.

@@ -74,3 +74,41 @@ def test_a_file_that_cannot_be_read(folder):
         result = run(command, folder)
         assert result.exit_code == 2
         assert "quant_model_description.json" in result.stderr
+
+
+def rewrite(folder, **changes):
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_plan_is_for_all_positions_of_the_model(folder):
+    """Where config.json names the method as well, it counts only together with the file beside it."""
+    sizes = []
+    for said in (None, {"quant_method": "ascend"}):
+        rewrite(folder, quantization_config=said)
+        sizes.append(json.loads(run("plan", folder, "--format", "json").stdout)["runtime_config"]["max_seq_len"])
+    assert sizes[0] == sizes[1] > 1
+
+
+def test_check_and_plan_judge_the_checkpoints_own_dtype(folder):
+    rewrite(folder, torch_dtype="float16")
+    for command in ("check", "plan"):
+        result = run(command, folder, "--format", "json")
+        assert result.exit_code == 1
+        assert "--dtype bfloat16" in json.loads(result.stdout)["findings"][0]["hint"]
+    found = json.loads(run("plan", folder, "--dtype", "bfloat16", "--format", "json").stdout)
+    assert found["supported"] is True
+    assert found["runtime_config"]["max_seq_len"] > 1
+    (folder / "quant_model_description.json").unlink()
+    assert run("check", folder).exit_code == 0
+
+
+def test_a_key_that_one_release_of_vllm_ascend_fails_on(folder):
+    rewrite(folder, quantization_config={"quant_method": "ascend"})
+    for command in ("check", "plan"):
+        result = run(command, folder, "--format", "json")
+        assert result.exit_code == 0
+        (finding,) = [each for each in json.loads(result.stdout)["findings"] if each["path"] == "quantization_config"]
+        assert finding["severity"] == "warning"
+        assert finding["message"].endswith("supported: absent for vllm-ascend 0.23.0.")
+        assert "Delete it from config.json" in finding["hint"]
