@@ -36,7 +36,7 @@ for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
 
 STORY = "The keeper of the lighthouse wrote down the wind, the tide and the name of every ship that passed. "
-# The last one has more tokens than decode-only's budget, which is max_num_seqs (256 by default).
+# The last one has more tokens than decode-only's budget, which is max_num_seqs.
 PROMPTS = ["The capital of France is", "Three prime numbers are", "A haiku about the sea:", STORY * 24 + "The keeper"]
 # Logits are bfloat16: of 16 and more, two neighbours are 0.125 apart, and either may win.
 NEAR_TIE = 0.125
@@ -69,6 +69,8 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "tensor_parallel_size": arguments.tensor_parallel_size,
         "enable_expert_parallel": arguments.expert_parallel,
+        # vLLM's own default depends on the device's memory.
+        "max_num_seqs": 256,
         # In full mode no batch reaches the platform's graphs, so that capturing them would cost memory for nothing.
         "enforce_eager": full,
         "additional_config": {} if arguments.mode == "native" else section,

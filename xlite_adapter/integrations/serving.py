@@ -45,11 +45,12 @@ class XliteServing:
         Args:
             dummy: They have no requests: an idle rank takes part in a step of its peers.
         """
+        before = self.eligible, self.dummy
         self.eligible, self.dummy = True, dummy
         try:
             yield
         finally:
-            self.eligible = self.dummy = False
+            self.eligible, self.dummy = before
 
     def decide(self, facts: BatchFacts) -> Decision:
         """Route one served batch and record it."""

@@ -65,6 +65,19 @@ class XliteWorkerMixin:
             "checkpoint"
         )
 
+    def sleep(self, level: int = 1) -> None:
+        """Level 1, which brings all memory back as it was.
+
+        Raises:
+            UnsupportedOperationError: Level 2 discards weights and buffers that xlite holds by their addresses.
+        """
+        if self._xlite_enabled and level != 1:
+            raise UnsupportedOperationError(
+                f"sleep(level={level}) discards weights and buffers that {self._weights_are}; use level 1, or leave "
+                "xlite_graph_config out"
+            )
+        super().sleep(level)  # type: ignore[misc]
+
     def shutdown(self) -> None:
         super().shutdown()  # type: ignore[misc]
         xlite = getattr(getattr(self, "model_runner", None), "xlite", None)

@@ -147,6 +147,34 @@ def test_a_native_batch_beyond_the_profile_is_an_error(served, monkeypatch):
         engine.step()
 
 
+def test_a_rank_that_the_runner_itself_keeps_in_step_writes_to_block_0(served):
+    """Without requests, with an external launcher: the runner's own dummy run, inside a step."""
+    engine = served()
+    seen = engine.recorded()
+    with set_current_vllm_config(engine.config), engine.runner.xlite.serving():
+        engine.runner._dummy_run(1)
+        assert engine.runner.xlite.eligible
+    ((batch, facts, *_),) = seen
+    assert (list(facts.lens), batch.slot_mapping.tolist()) == ([1], [0])
+    assert not batch.block_table.any()
+
+
+def test_no_larger_batch_runs_natively_once_the_caches_have_the_memory(served, monkeypatch):
+    profiled = Profiled(served, monkeypatch)
+    with set_current_vllm_config(profiled.engine.config):
+        profiled.engine.runner._dummy_run(32)
+    assert profiled.native == [8]
+
+
+def test_sleep_that_gives_weights_away_is_refused(served):
+    from xlite_adapter.errors import UnsupportedOperationError
+
+    with pytest.raises(
+        UnsupportedOperationError, match=r"sleep\(level=2\) discards weights and buffers that xlite holds"
+    ):
+        served().worker.sleep(2)
+
+
 def test_new_weights_are_refused(served):
     from xlite_adapter.errors import UnsupportedOperationError
 

@@ -11,7 +11,7 @@ TOUCHED: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
         "xlite.xlite_worker": {"XliteWorker": ("init_device",)},
         "worker.worker": {
             "NPUWorker": (
-                *("__init__", "init_device", "execute_dummy_batch", "start_weight_update", "shutdown"),
+                *("__init__", "init_device", "execute_dummy_batch", "start_weight_update", "sleep", "shutdown"),
                 *("model_runner",),
             ),
             # Our runner takes the place of this attribute of the module.
@@ -59,7 +59,15 @@ TOUCHED: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
     "vllm": {
         "v1.worker.gpu_model_runner": {
             "GPUModelRunner": (
-                *("vllm_config", "device", "compilation_config", "speculative_config", "input_batch", "kv_caches"),
+                *(
+                    "vllm_config",
+                    "model_config",
+                    "device",
+                    "compilation_config",
+                    "speculative_config",
+                    "input_batch",
+                    "kv_caches",
+                ),
                 *("max_num_reqs", "max_num_tokens", "use_async_scheduling", "cudagraph_dispatcher", "get_model"),
                 *("reload_weights", "profile_run", "query_start_loc", "seq_lens", "optimistic_seq_lens_cpu"),
             ),

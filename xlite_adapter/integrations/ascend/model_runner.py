@@ -12,7 +12,7 @@ from vllm.utils.mem_utils import DeviceMemoryProfiler
 from vllm_ascend.utils import should_skip_allreduce_across_dp_group
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from xlite_adapter.errors import UnsupportedOperationError
+from xlite_adapter.errors import UnsupportedOperationError, UntrustedMetadataError
 from xlite_adapter.forward import BatchTensors, XliteForward, live
 from xlite_adapter.integrations.admission import decode_budget, graph_config
 from xlite_adapter.integrations.ascend.batches import block_table, host_lengths
@@ -81,6 +81,11 @@ class XliteNPUModelRunner(XliteRunnerMixin, NPUModelRunner):  # type: ignore[mis
         super().initialize_kv_cache(*args, **kwargs)
         if table_shape(self.input_batch.block_table[0]) != self._built_for:
             # vllm-ascend has made new tables, for the kernels' block size.
+            if self.model_config.enable_sleep_mode:
+                raise UnsupportedOperationError(
+                    "xlite would be built anew in memory that sleeping gives away; set block_size to what the kernels "
+                    f"take, {table_shape(self.input_batch.block_table[0]).block_size}, or leave enable_sleep_mode off"
+                )
             self.xlite.forward = None
             self._build()
         assert self.xlite.forward is not None
@@ -125,9 +130,17 @@ class XliteNPUModelRunner(XliteRunnerMixin, NPUModelRunner):  # type: ignore[mis
     def profile_run(self) -> None:
         if self._native.tokens is not None:
             self._dummy_run(self._native.tokens, is_profile=True)
-        super().profile_run()
+        with self._native.profiling():
+            super().profile_run()
 
     # Per batch
+
+    def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
+        """Within a step it is a batch without requests, by which a rank takes part in the step of its peers."""
+        if not self.xlite.eligible:
+            return super()._dummy_run(*args, **kwargs)
+        with self.xlite.serving(dummy=True):
+            return super()._dummy_run(*args, **kwargs)
 
     def _should_build_dummy_attn_metadata(
         self, force_attention: bool = False, is_profile: bool = False, *args: Any, **kwargs: Any
@@ -170,6 +183,11 @@ class XliteNPUModelRunner(XliteRunnerMixin, NPUModelRunner):  # type: ignore[mis
         context = get_forward_context()
         across = context.max_tokens_across_dp if xlite.plan.parallel.dp > 1 else None
         metadata = self._attention_metadata()
+        if metadata is None and across is not None:
+            raise UntrustedMetadataError(
+                f"a batch of {padded} tokens has no attention metadata, so this data-parallel rank would run natively "
+                "while its peers wait for it in xlite; report this batch, and leave xlite_graph_config out to go on"
+            )
         if metadata is None:
             xlite.record(NO_METADATA, BatchFacts(padded, (), (), across))
             self._native.require(padded, NO_METADATA)

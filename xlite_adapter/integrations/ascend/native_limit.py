@@ -7,6 +7,9 @@ of the native path; everything else in the profile (encoder, sampler, the buffer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from xlite_adapter.errors import UnsupportedOperationError
 from xlite_adapter.routing import Decision
 
@@ -25,15 +28,26 @@ class NativeLimit:
     def __init__(self, tokens: int | None, whole: int) -> None:
         self.tokens = tokens if tokens is not None and tokens < whole else None
         self._whole = whole
+        self._profiling = False
+
+    @contextmanager
+    def profiling(self) -> Iterator[None]:
+        """VLLM measures inside what memory is left for the KV caches."""
+        self._profiling = True
+        try:
+            yield
+        finally:
+            self._profiling = False
 
     def leaves_out(self, tokens: int) -> bool:
         """Whether a profile or warm-up run with so many tokens goes without the native forward.
 
-        vllm-ascend profiles communication between experts with a batch of its own size, which is not left out.
+        vllm-ascend profiles communication between experts with a batch of its own size, which is not left out; once the
+        KV caches have the memory, no larger one may run.
         """
         if self.tokens is None or tokens <= self.tokens:
             return False
-        if tokens < self._whole:
+        if self._profiling and tokens < self._whole:
             self.tokens = tokens
             return False
         return True
