@@ -77,6 +77,8 @@ def _graphs_of_one_model_only() -> Iterator[None]:
 def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """``caplog`` that sees vLLM's loggers, which do not propagate to the root."""
     logger = logging.getLogger("vllm")
+    # Importing the commands of vLLM raises the level of every handler that there is, this one's too.
+    caplog.handler.setLevel(logging.NOTSET)
     logger.addHandler(caplog.handler)
     yield caplog
     logger.removeHandler(caplog.handler)
