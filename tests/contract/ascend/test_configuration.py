@@ -104,6 +104,7 @@ def test_the_step_runs_once_more_on_a_copy(models, plugin):
 
 @pytest.mark.parametrize("full", [False, True])
 def test_the_default_mode_is_announced_when_it_is_reduced(models, plugin, caplog, full):
+    caplog.handler.setLevel(logging.NOTSET)
     logging.getLogger("vllm").addHandler(caplog.handler)
     try:
         config = configure(models[DENSE], full=full, compilation_config={"cudagraph_mode": "FULL_AND_PIECEWISE"})
