@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,11 +12,13 @@ from vllm.logger import init_logger
 
 from arch_registry import load_registry
 from xlite_adapter.config import Options
+from xlite_adapter.forward import BatchTensors
 from xlite_adapter.integrations.admission import make_router, require_plan
 from xlite_adapter.integrations.agreement import rank_facts, require_agreement
 from xlite_adapter.integrations.deepstack import Deepstack
 from xlite_adapter.integrations.ranks import gather_over_ranks
 from xlite_adapter.integrations.serving import XliteServing
+from xlite_adapter.routing import BatchFacts
 from xlite_adapter.runtime.factory import load_runtime
 from xlite_adapter.weights import BoundWeights
 
@@ -81,6 +83,36 @@ class XliteRunnerMixin:
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         with self.xlite.serving():
             return super().execute_model(*args, **kwargs)  # type: ignore[misc]
+
+    def _compute(
+        self,
+        facts: BatchFacts,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        make_batch: Callable[..., BatchTensors],
+        *stream: Callable[[], int],
+    ) -> torch.Tensor:
+        """Hidden states of a batch that goes to xlite, as ``XliteForward`` gives them.
+
+        Args:
+            facts: Of the batch.
+            input_ids: As vLLM hands them over, padding included, like the next two.
+            positions: Of all tokens.
+            inputs_embeds: Where vLLM has embedded the tokens itself.
+            make_batch: ``make_batch(facts, input_ids, positions, inputs_embeds)`` has the live rows of all tensors.
+            stream: See ``XliteForward``.
+        """
+        forward, deepstack = self.xlite.forward, self._deepstack
+        assert forward is not None
+        assert deepstack is not None
+        assert positions is not None
+        inputs_embeds = deepstack.embeddings(input_ids, inputs_embeds)
+        batch = make_batch(facts, input_ids, positions, inputs_embeds)
+        batch.deepstack_input = deepstack.features(batch.inputs_embeds)
+        output = forward(batch, facts, *stream)
+        deepstack.clear(positions.shape[-1])
+        return output
 
     def _attention_metadata(self) -> Any:
         """Of the batch that is under way; None where vLLM made none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -183,13 +184,14 @@ class XliteNPUModelRunner(XliteRunnerMixin, NPUModelRunner):  # type: ignore[mis
         context = get_forward_context()
         across = context.max_tokens_across_dp if xlite.plan.parallel.dp > 1 else None
         metadata = self._attention_metadata()
-        if metadata is None and across is not None:
-            raise UntrustedMetadataError(
-                f"a batch of {padded} tokens has no attention metadata, so this data-parallel rank would run natively "
-                "while its peers wait for it in xlite; report this batch, and leave xlite_graph_config out to go on"
-            )
         if metadata is None:
-            xlite.record(NO_METADATA, BatchFacts(padded, (), (), across))
+            if across is not None:
+                raise UntrustedMetadataError(
+                    f"a batch of {padded} tokens has no attention metadata, so this data-parallel rank would run "
+                    "natively while its peers wait for it in xlite; report this batch, and leave xlite_graph_config "
+                    "out to go on"
+                )
+            xlite.record(NO_METADATA, BatchFacts(padded, (), ()))
             self._native.require(padded, NO_METADATA)
             return None
         facts = read_facts(*host_lengths(metadata, self), metadata.num_actual_tokens, across)
@@ -197,16 +199,9 @@ class XliteNPUModelRunner(XliteRunnerMixin, NPUModelRunner):  # type: ignore[mis
         if decision.path is not Path.XLITE:
             self._native.require(padded, decision)
             return None
-        assert xlite.forward is not None
-        assert self._deepstack is not None
-        assert positions is not None
-        inputs_embeds = self._deepstack.embeddings(input_ids, inputs_embeds)
-        batch = self._batch(metadata, facts, input_ids, positions, inputs_embeds)
-        batch.deepstack_input = self._deepstack.features(batch.inputs_embeds)
+        make_batch = functools.partial(self._batch, metadata)
         # On vLLM's stream, so that what it enqueues next sees the output without a synchronisation.
-        output = xlite.forward(batch, facts, self._stream)
-        self._deepstack.clear(positions.shape[-1])
-        return output
+        return self._compute(facts, input_ids, positions, inputs_embeds, make_batch, self._stream)
 
     def _batch(
         self,

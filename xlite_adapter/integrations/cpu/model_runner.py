@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -106,15 +107,7 @@ class XliteCPUModelRunner(XliteRunnerMixin, CPUModelRunner):  # type: ignore[mis
         facts = read_facts(metadata.query_start_loc.tolist(), rows.seq_lens.tolist(), metadata.num_actual_tokens)
         if xlite.decide(facts).path is not Path.XLITE:
             return None
-        assert xlite.forward is not None
-        assert self._deepstack is not None
-        assert positions is not None
-        inputs_embeds = self._deepstack.embeddings(input_ids, inputs_embeds)
-        batch = _batch(metadata, rows, facts, input_ids, positions, inputs_embeds)
-        batch.deepstack_input = self._deepstack.features(batch.inputs_embeds)
-        output = xlite.forward(batch, facts)
-        self._deepstack.clear(positions.shape[-1])
-        return output
+        return self._compute(facts, input_ids, positions, inputs_embeds, functools.partial(_batch, metadata, rows))
 
 
 def _batch(
