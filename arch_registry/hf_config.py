@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from arch_registry.errors import InvalidConfigError
 from arch_registry.findings import Finding, FindingCode
+from arch_registry.json_file import read_object
 
 T = TypeVar("T")
 
@@ -64,17 +65,9 @@ class HfConfig:
         Raises:
             InvalidConfigError: Missing, unreadable, not JSON, or not an object; the message names the path.
         """
-        file = Path(path)
-        try:
-            file = file / "config.json" if file.is_dir() else file
-            data = json.loads(_read_text(file))
-        except OSError as error:
-            raise InvalidConfigError(f"{file}: cannot be read ({error.strerror or error})") from error
-        except (ValueError, RecursionError) as error:
-            raise InvalidConfigError(f"{file}: not valid JSON ({error})") from error
-        if not isinstance(data, dict):
-            raise InvalidConfigError(f"{file}: expected a JSON object, got {type(data).__name__}")
-        return cls.from_dict(data, source=file.name)
+        # Unlike Path.is_dir, this raises nothing: what is wrong is told when the file is read.
+        file = Path(path, "config.json") if os.path.isdir(path) else Path(path)
+        return cls.from_dict(read_object(file, _read_text), source=file.name)
 
     def fresh(self) -> HfConfig:
         """The same data with nothing recorded yet."""

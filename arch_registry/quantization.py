@@ -7,7 +7,6 @@ also has one scale and offset for all inputs, measured before (static); ``W8A8_D
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 from arch_registry.errors import InvalidConfigError
 from arch_registry.findings import Finding, FindingCode
+from arch_registry.json_file import read_object
 
 DESCRIPTION = "quant_model_description.json"
 FLOAT, STATIC, DYNAMIC = "FLOAT", "W8A8", "W8A8_DYNAMIC"
@@ -80,21 +80,15 @@ class Quantization:
         Raises:
             InvalidConfigError: The file is unreadable, not JSON, or not an object; the message names it.
         """
+        file = cls.file_beside(path)
+        return None if file is None else cls(read_object(file, _read_text))
+
+    @staticmethod
+    def file_beside(path: str | Path) -> Path | None:
+        """The file beside a config.json, or in its folder."""
         folder = Path(path)
         file = (folder if folder.is_dir() else folder.parent) / DESCRIPTION
-        if not file.is_file():
-            return None
-        try:
-            if file.stat().st_size > MAX_BYTES:
-                raise InvalidConfigError(f"{file}: larger than {MAX_BYTES} bytes, so it describes no checkpoint")
-            data = json.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InvalidConfigError(f"{file}: cannot be read ({error.strerror or error})") from error
-        except (ValueError, RecursionError) as error:
-            raise InvalidConfigError(f"{file}: not valid JSON ({error})") from error
-        if not isinstance(data, dict):
-            raise InvalidConfigError(f"{file}: expected a JSON object, got {type(data).__name__}")
-        return cls(data)
+        return file if file.is_file() else None
 
     def types_of(self, path: str, experts: int = 0) -> dict[str, Any]:
         """Types of the tensors that vLLM loads into the parameter at ``path``, by name; None for those not named.
@@ -142,6 +136,12 @@ class Quantization:
         vllm-ascend then gives every RMS norm of the model a bias, of zeros where the checkpoint has none.
         """
         return next((name for name in self.entries if "norm.bias" in name), None)
+
+
+def _read_text(file: Path) -> str:
+    if file.stat().st_size > MAX_BYTES:
+        raise InvalidConfigError(f"{file}: larger than {MAX_BYTES} bytes, so it describes no checkpoint")
+    return file.read_text(encoding="utf-8")
 
 
 def _spellings(name: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ def quantization_of(vllm_config: Any) -> Quantization | None:
     """
     if not on_npu(vllm_config) or vllm_config.model_config.quantization not in (None, METHOD):
         return None
-    described = getattr(vllm_config.quant_config, "quant_description", None)
+    described = _held_by_engine(vllm_config)
     # Of a checkpoint on a hub the engine has what it has read itself.
     read = Quantization(described) if described else None
     if read is not None and not read.names_weights:
@@ -49,7 +49,7 @@ def quantization_findings(vllm_config: Any) -> Iterator[Finding]:
     if method not in (None, METHOD) or (method == METHOD and not npu):
         expected = f"none, or {METHOD!r}" if npu else "none on a CPU"
         yield Finding(FindingCode.QUANTIZATION, "quantization", method, expected, hint)
-    elif method == METHOD and quantization_of(vllm_config) is None:
+    elif method == METHOD and not _is_described(vllm_config):
         expected = f"none for a checkpoint without {DESCRIPTION}"
         yield Finding(FindingCode.QUANTIZATION, "quantization", method, expected, hint)
     elif not npu and _beside(vllm_config) is not None:
@@ -61,6 +61,16 @@ def on_npu(vllm_config: Any) -> bool:
     """Whether the engine's device is one of Ascend."""
     npu: bool = vllm_config.device_config.device_type == "npu"
     return npu
+
+
+def _is_described(vllm_config: Any) -> bool:
+    """Whether ``quantization_of`` has anything to read; the file takes a while, so that it is not read for this."""
+    model = Path(str(vllm_config.model_config.model))
+    return bool(_held_by_engine(vllm_config)) or (model.is_dir() and Quantization.file_beside(model) is not None)
+
+
+def _held_by_engine(vllm_config: Any) -> Any:
+    return getattr(vllm_config.quant_config, "quant_description", None)
 
 
 def _beside(vllm_config: Any) -> Quantization | None:
