@@ -6,48 +6,30 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
 
 from arch_registry import ParallelShape
 from tests.contract import models
+from tests.contract.init_rules import (
+    BF16,
+    DIES,
+    MOE,
+    PASSES,
+    SHARED,
+    V3,
+    V32,
+    VL,
+    Rule,
+    doubled,
+    half,
+    require_otherwise,
+    require_refusal,
+    transposed,
+)
 from tests.contract.running import outcome
-
-BF16 = torch.bfloat16
-PASSES = "passes"
-DIES = r"ends the process by signal \d+"
-MHA, MOE, V3, V32 = "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"
-VL, SHARED = "Qwen3VLForConditionalGeneration", "Glm4MoeForCausalLM"
-
-
-@dataclass
-class Rule:
-    """One mistake: fields of ModelConfig, and slots with a function of the first weight (or None to leave them out)."""
-
-    says: str
-    otherwise: str
-    architecture: str = MHA
-    fields: dict[str, Any] = field(default_factory=dict)
-    weights: dict[str, Any] = field(default_factory=dict)
-    dtype: str = "bfloat16"
-    rank: int = 0
-    kinds: dict[str, str] | None = None
-
-
-def transposed(weight):
-    return weight.t().contiguous()
-
-
-def doubled(weight):
-    return torch.cat([weight, weight])
-
-
-def half(weight):
-    return weight.half()
-
 
 RULES = {
     # weights
@@ -209,36 +191,12 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_refused_by_name_before_the_binary_sees_it(native, name, recorder):
-    with pytest.raises(ValueError, match=RULES[name].says):
-        attempt(native, RULES[name])
-    assert recorder.launches() == []
+    require_refusal(native, RULES[name], recorder)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_bare_binary(xlite, name):
-    rule = RULES[name]
-    said = outcome(lambda: attempt(models.bare(xlite), rule))
-    assert re.fullmatch(rule.otherwise, said), said
-
-
-def attempt(api, rule):
-    """Build, size the workspace, run one batch."""
-    limits = replace(models.LIMITS, dtype="bfloat16")
-    plan = models.plan_of(rule.architecture, limits=limits, kinds=rule.kinds)
-    # The registry refuses these dtypes itself.
-    plan = replace(plan, limits=replace(limits, dtype=rule.dtype))
-    plan = replace(plan, runtime_config={**plan.runtime_config, **rule.fields})
-    weights = models.weights_of(plan)
-    slots = dict(weights.slots)
-    for slot, change in rule.weights.items():
-        if change is None:
-            del slots[slot]
-            continue
-        first, *rest = slots.get(slot, [torch.zeros(0)])
-        changed = change(first)
-        slots[slot] = changed if isinstance(changed, list) else [changed, *rest]
-    built = models.build(api, plan, models.BoundWeights(slots, weights.rope_table), rank=rule.rank)
-    models.run(built, plan, models.MIXED)
+    require_otherwise(xlite, RULES[name])
 
 
 def test_the_workspace_of_a_model_before_init(native, xlite):

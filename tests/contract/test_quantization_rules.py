@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 
-from tests.contract import models
-from tests.contract.running import outcome
-from tests.contract.test_init_rules import BF16, DIES, MOE, PASSES, Rule, attempt, doubled, transposed
+from tests.contract.init_rules import (
+    BF16,
+    DIES,
+    MOE,
+    PASSES,
+    Rule,
+    doubled,
+    require_otherwise,
+    require_refusal,
+    transposed,
+)
 from tests.unit.arch_registry.descriptions import ALL_DYNAMIC, MIXED
 
 EMPTY = torch.zeros(0)
@@ -115,12 +121,9 @@ RULES = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_refused_by_name_before_the_binary_sees_it(native, name, recorder):
-    with pytest.raises(ValueError, match=RULES[name].says):
-        attempt(native, RULES[name])
-    assert recorder.launches() == []
+    require_refusal(native, RULES[name], recorder)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_bare_binary(xlite, name):
-    said = outcome(lambda: attempt(models.bare(xlite), RULES[name]))
-    assert re.fullmatch(RULES[name].otherwise, said), said
+    require_otherwise(xlite, RULES[name])
